@@ -6,6 +6,7 @@ Parts of a request that a provider's API cannot express are refused, with the na
 import base64
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,9 +287,9 @@ def _read_transcript(data: bytes, request: TranscribeRequest) -> TaskAnswer:
         Segment(
             number, piece.seek or 0, piece.start, piece.end, piece.text, piece.tokens or [], piece.temperature or 0.0,
             piece.avg_logprob or 0.0, piece.compression_ratio or 0.0, piece.no_speech_prob or 0.0,
-            _words(piece, transcript.words, number == len(pieces) - 1),
+            words,
         )
-        for number, piece in enumerate(pieces)
+        for number, (piece, words) in enumerate(zip(pieces, _words(pieces, transcript.words), strict=True))
     ]  # fmt: skip
     usage = Usage(
         prompt_tokens=max(0, usage_reported.input_tokens or 0),
@@ -307,11 +308,23 @@ def _seconds(value: float | str | None) -> float:
     return seconds if math.isfinite(seconds) else 0.0
 
 
-def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word] | None:
+def _words(pieces: Sequence[_Segment], words: Sequence[_Word] | None) -> list[list[Word] | None]:
+    """Return each segment's words.
+
+    A word between two segments belongs to the earlier one, and a word before all of them to the first, because times
+    of words and of segments do not match exactly.
+    """
     if words is None:
-        return None if piece.words is None else [Word(w.start, w.end, w.word, 1.0) for w in piece.words]
-    inside = (w for w in words if piece.start <= w.start and (last or w.start < piece.end))
-    return [Word(w.start, w.end, w.word, 1.0) for w in inside]
+        return [None if piece.words is None else [_word(one) for one in piece.words] for piece in pieces]
+    starts = [piece.start for piece in pieces]
+    found: list[list[Word]] = [[] for _ in pieces]
+    for one in words if pieces else ():
+        found[max(0, bisect_right(starts, one.start) - 1)].append(_word(one))
+    return [*found]
+
+
+def _word(one: _Word) -> Word:
+    return Word(one.start, one.end, one.word, 1.0)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

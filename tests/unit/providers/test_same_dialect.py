@@ -286,6 +286,25 @@ async def test_transcripts_as_others_write_them(tmp_path: Path, reported: dict[s
         assert [word["word"] for word in found.json().get("words", [])] == words
 
 
+async def test_no_word_of_a_transcript_is_lost_between_its_segments(tmp_path: Path) -> None:
+    """OpenAI's times of words and of segments differ a little."""
+    segments = [
+        {"start": start, "end": end, "text": words}
+        for start, end, words in ((0.5, 1.0, "a b"), (2.0, 3.0, "c d"), (2.5, 3.5, "e"))
+    ]
+    times = {"a": 0.4, "b": 0.6, "c": 1.5, "d": 2.0, "e": 2.7, "f": 9.0}
+    words = [{"word": word, "start": start, "end": start + 0.1} for word, start in times.items()]
+    answer = {"text": "a b c d e f", "duration": 9.5, "segments": segments, "words": words}
+    async with rigged(tmp_path, lambda seen: Play([json.dumps(answer).encode()])) as rig:
+        form = {"model": "there/transcribe", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+        found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
+        assert [word["word"] for word in found.json()["words"]] == list(times)
+        silent = {"text": "", "duration": 9.5, "segments": [], "words": words}
+        rig.fake.script = lambda seen: Play([json.dumps(silent).encode()])
+        found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
+        assert found.json()["words"] == []
+
+
 @pytest.mark.parametrize(
     ("beginning", "name"),
     [
