@@ -79,11 +79,11 @@ LISTS = ("timestamp_granularities", "include", "keywords", "languages")
 """Fields with several values, whose names may end with '[]' as in OpenAI's clients."""
 
 CHANGING = frozenset((
-    "beam_size", "best_of", "clip_timestamps", "compression_ratio_threshold", "condition_on_previous_text", "diarize",
-    "frequency_penalty", "initial_prompt", "known_speaker_names", "lang", "length_penalty", "log_prob_threshold",
-    "logprob_threshold", "max_speakers", "min_p", "min_speakers", "no_repeat_ngram_size", "no_speech_threshold",
-    "num_speakers", "patience", "presence_penalty", "repetition_penalty", "suppress_tokens", "task", "to_language",
-    "top_k", "top_p", "word_timestamps",
+    "beam_size", "best_of", "clip_timestamps", "compression_ratio_threshold", "condition_on_previous_text",
+    "diarization", "diarize", "frequency_penalty", "initial_prompt", "known_speaker_names", "lang",
+    "length_penalty", "log_prob_threshold", "logprob_threshold", "max_speakers", "min_p", "min_speakers",
+    "no_repeat_ngram_size", "no_speech_threshold", "num_speakers", "patience", "presence_penalty",
+    "repetition_penalty", "suppress_tokens", "task", "to_language", "top_k", "top_p", "word_timestamps",
 ))  # fmt: skip
 """Fields of other servers that change a transcript."""
 INSTEAD: Mapping[str, str] = {
@@ -92,7 +92,7 @@ INSTEAD: Mapping[str, str] = {
     "word_timestamps": "send 'timestamp_granularities[]' with 'response_format' 'verbose_json'",
 }  # fmt: skip
 """Advice on fields that have another name here."""
-DEFAULTS: Mapping[str, Sequence[str]] = {"diarize": ("false", "0"), "word_timestamps": ("false", "0")}
+DEFAULTS: Mapping[str, Sequence[str]] = dict.fromkeys(("diarization", "diarize", "word_timestamps"), ("false", "0"))
 """Values with which those fields have no effect. For `task` it is the path's own task."""
 
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -140,7 +140,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
     format_ = form.one_of("response_format", FORMATS) or "json"
     granularities = form.granularities()
     stream = form.flag("stream") or False
-    if granularities and format_ != "verbose_json":
+    if "word" in granularities and format_ != "verbose_json":  # "segment" is speaches' default in every format
         raise BadRequest(
             "'timestamp_granularities' needs 'response_format' to be 'verbose_json'.", param="timestamp_granularities"
         )

@@ -98,6 +98,7 @@ async def test_a_field_that_would_change_the_answer_is_refused_by_name(client: h
         ("/v1/embeddings", {"modality": "text", "late_chunking": False, "output_dtype": "float", "prompt": ""}),
         ("/embed", {"modality": "text"}),
         (SPEECH, {"diarize": "False", "word_timestamps": "0", "task": "transcribe"}),
+        (SPEECH, {"diarization": "false", "timestamp_granularities[]": "segment"}),
     ],
 )
 async def test_a_field_that_asks_for_what_is_done_anyway_passes(
@@ -133,6 +134,7 @@ async def test_a_field_with_another_name_here_says_it(
         ("/v1/embeddings", "normalize", False),
         ("/embed", "late_chunking", True),
         (SPEECH, "diarize", "true"),
+        (SPEECH, "diarization", "true"),
     ],
 )
 async def test_a_field_that_asks_for_something_else_is_refused(
