@@ -1,10 +1,15 @@
 """`roundhouse top` and `roundhouse logs` against a fake server."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from tests.eventually import PATIENCE
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer
 
@@ -105,6 +110,19 @@ def test_top_prints_one_snapshot_without_a_terminal(server: FakeServer, run: Run
     ):
         assert words in result.stdout, words
     assert "stopping" not in result.stdout
+
+
+def test_top_prints_one_snapshot_on_a_terminal_without_cursor_control(server: FakeServer) -> None:
+    """Rich draws nothing there, so that the command would show nothing, and never end."""
+    server.on("GET", "/console/events", streamed(now()))
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "runtime.cli.main", "top"]
+    environment = {**os.environ, "TERM": "dumb"}
+    done = subprocess.run(command, stdout=its, stderr=subprocess.PIPE, env=environment, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"1 running, 2 waiting" in os.read(ours, 4096)
+    os.close(its)
+    os.close(ours)
 
 
 def test_top_prints_json_once_or_repeatedly(server: FakeServer, run: Run) -> None:

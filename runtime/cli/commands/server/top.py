@@ -24,7 +24,9 @@ DECISIONS = 8
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Show the page once and exit; the default when piped.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show the page once and exit; the default when piped, or with TERM=dumb.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -36,7 +38,7 @@ def top(
     Examples: roundhouse top; roundhouse top --once --json | jq .minute.causes
     """
     with Client(url) as client:
-        if not (once or as_json) and sys.stdout.isatty():
+        if not (once or as_json) and sys.stdout.isatty() and not console().is_dumb_terminal:
             _watch(client)
         for now in read_snapshots(client):
             if once or not as_json:
