@@ -189,6 +189,11 @@ class Metrics:
         "roundhouse_ledger_journalled_rows",
         "Beginnings and ends of requests that wait for room on the ledger's disk, or for a fleet's database.",
     )
+    certificate = _gauge(
+        "roundhouse_fleet_certificate_seconds",
+        "Seconds until this server's certificate for its fleet expires; 0 once it has.",
+        ["server"],
+    )
     degraded = _gauge(
         "roundhouse_degraded",
         "1 for each fault that the server has now: those of `degraded` in /health/ready.",

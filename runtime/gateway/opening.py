@@ -303,6 +303,7 @@ class _Rooms:
         await self.batches.open()
         await self.service.start(warm=any(entry.recipe.task is Task.CHAT for entry in self.entries))
         if self.fleet is not None:
+            self.fleet.fleet.export_certificate(self.metrics.certificate)
             self.fleet.shared.start()
         self.pool.start()
 

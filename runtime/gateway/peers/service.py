@@ -13,10 +13,13 @@
 import asyncio
 import datetime
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+
+from prometheus_client import Gauge
 
 from fleet.membership.members import (
     DEAD_SECONDS,
@@ -57,7 +60,7 @@ LOOK = "/fleet/v1/look"
 LOOK_SECONDS = 2.0
 """Seconds that a node has to read it."""
 WARN_DAYS = 14
-"""Days before the certificate expires at which log warnings begin."""
+"""Days before the certificate expires at which log warnings begin, one a day."""
 
 
 class Fleet:
@@ -105,6 +108,9 @@ class Fleet:
         self.dropped_headers = 0
         self.clock_offset = 0.0
         """Seconds by which this machine's clock is ahead of the database's."""
+        self._certificate_days, self._certificate_fault = WARN_DAYS + 1, ""
+        """Days until the certificate expires, rounded up, and why a new one is not used, as the log last considered
+        them: each is logged once."""
 
     @property
     def takes_requests(self) -> bool:
@@ -220,14 +226,28 @@ class Fleet:
     def _refresh_certificate(self) -> None:
         try:
             if self.identity.refresh():
+                self._certificate_fault = ""
                 log.info("a renewed certificate is in use", extra={"ends": str(self.identity.ends)})
         except RoundhouseError as error:
-            log.error("a renewed certificate is not used", extra={"cause": error.message})
+            if error.message != self._certificate_fault:
+                self._certificate_fault = error.message
+                log.error("a renewed certificate is not used", extra={"cause": error.message})
         if (seconds := self.certificate_seconds) is None:
             return
-        left = datetime.timedelta(seconds=seconds)
-        if left < datetime.timedelta(days=WARN_DAYS):
-            log.warning("this server's certificate ends soon: roundhouse fleet ca renew", extra={"left": str(left)})
+        days = math.ceil(seconds / 86_400)
+        if days == self._certificate_days:
+            return
+        self._certificate_days = days
+        if days == 0:
+            log.error("this server's certificate has expired, and other servers refuse it: roundhouse fleet ca renew")
+        elif days <= WARN_DAYS:
+            left = str(datetime.timedelta(seconds=round(seconds)))
+            log.warning("this server's certificate ends soon: roundhouse fleet ca renew", extra={"left": left})
+
+    def export_certificate(self, gauge: Gauge) -> None:
+        """Let metrics say when the certificate expires, unless the fleet uses a key."""
+        if self.certificate_seconds is not None:
+            gauge.labels(self.own.name).set_function(lambda: self.certificate_seconds or 0.0)
 
     @property
     def certificate_seconds(self) -> float | None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from prometheus_client import Gauge
 
 from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
 from fleet.reports import AT_ONCE_SHARES, NodeReport, ReplicaReport
@@ -144,6 +145,41 @@ async def test_the_view_has_each_servers_lease_and_the_end_of_its_certificate(fl
     assert front.certificate_seconds == pytest.approx(90 * 86_400, abs=600)
     assert (with_end.certificate_seconds, earlier.certificate_seconds) == (86_400, None)
     assert with_end.lease_seconds <= 5.0
+
+
+async def test_a_certificate_that_ends_is_logged_once_a_day_and_exported(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    gauge = Gauge("roundhouse_fleet_certificate_seconds", "", ["server"], registry=None)
+    fleet.export_certificate(gauge)
+    identity: Any = fleet.identity
+    stages = ((14.1, 0, 0), (13.9, 1, 0), (13.8, 1, 0), (12.9, 2, 0), (0.1, 3, 0), (-1, 3, 1), (90, 3, 1))
+    for days, warnings, errors in stages:
+        identity.ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+        for _ in range(3):
+            fleet._refresh_certificate()
+        assert caplog.text.count("certificate ends soon") == warnings
+        assert caplog.text.count("certificate has expired") == errors
+        (sample,) = next(iter(gauge.collect())).samples
+        assert sample.labels == {"server": "front-1"}
+        assert sample.value == pytest.approx(max(0, days) * 86_400, abs=600)
+
+
+async def test_a_new_certificate_that_is_not_used_is_logged_once(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    causes = iter([Conflict("of another"), Conflict("of another"), Conflict("does not match")])
+
+    def refresh() -> bool:
+        if (cause := next(causes, None)) is not None:
+            raise cause
+        return True
+
+    identity: Any = fleet.identity
+    identity.refresh = refresh
+    for _ in range(4):
+        fleet._refresh_certificate()
+    assert caplog.text.count("certificate is not used") == 2
 
 
 async def test_the_last_node_is_drained_only_by_force(fleet: Fleet, members: Members) -> None:
