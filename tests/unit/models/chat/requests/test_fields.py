@@ -172,6 +172,20 @@ def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], pa
 
 
 @pytest.mark.parametrize(
+    ("more", "code"),
+    [({"previous_response_id": "resp_1"}, "previous_response_not_found"), ({"background": True}, "unsupported_value")],
+)
+def test_clients_know_an_earlier_response_that_is_not_stored_by_its_code(
+    fields: chat_fields.Fields, more: dict[str, Any], code: str
+) -> None:
+    """GitHub Copilot and others then send the whole conversation by themselves."""
+    known = {**fields, RESPONSES: fields[RESPONSES] | more.keys()}
+    with pytest.raises(BadRequest, match="not stored") as refused:
+        chat_fields.check(known, ChatRequest(RESPONSES, json.dumps({"model": "m", **more}).encode()))
+    assert (refused.value.param, refused.value.code) == (next(iter(more)), code)
+
+
+@pytest.mark.parametrize(
     ("path", "more", "left", "name"),
     [
         (CHAT, {"nonsense": 1, "web_search_options": {}}, {}, "nonsense, web_search_options"),
