@@ -27,5 +27,5 @@ def provider_in_thread(script: Script) -> Iterator[ProviderFake]:
         yield fakes[0]
     finally:
         loop.call_soon_threadsafe(over.set)
-        thread.join(60)
+        thread.join()
         loop.close()

@@ -49,6 +49,7 @@ def patient_databases() -> Iterator[None]:
         patch.setattr(database, "BUSY_SECONDS", PATIENCE)
         patch.setattr(waits, "WRITE_SECONDS", PATIENCE)
         patch.setattr(waits, "READ_SECONDS", PATIENCE)
+        patch.setitem(waits.SILENCE, "connect_timeout", int(PATIENCE))
         patch.setattr(waits, "LOCK_SECONDS", int(PATIENCE))
         patch.setattr(waits, "IDLE_SECONDS", int(PATIENCE))
         yield

@@ -19,6 +19,7 @@ import yaml
 from models.engines import engine_version
 from registry.records import LoadKey
 from registry.state.database import State
+from tests.eventually import PATIENCE
 from tests.system.serving import PACK, STARTER, Server, alive, zombies
 
 pytestmark = pytest.mark.real
@@ -141,7 +142,7 @@ def test_two_large_ones_take_turns_in_a_budget_for_one(tmp_path: Path) -> None:
         for turn in range(6):
             name = ("one", "two")[turn % 2]
             began = time.monotonic()
-            found = server.http.post(f"/v1/models/{name}/load", timeout=120)
+            found = server.http.post(f"/v1/models/{name}/load", timeout=PATIENCE)
             assert found.status_code == 200, found.text + server.tail()
             seen["load" if turn < 2 else "turn"].append(round(time.monotonic() - began, 2))
             text = hears(server, name)
