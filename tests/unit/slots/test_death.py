@@ -5,6 +5,8 @@ import platform
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -14,11 +16,20 @@ from runtime.slots.link import UNKNOWN, Cause
 from runtime.slots.processes import cause_of, hold
 
 
-def ended(code: str) -> int:
-    """The id of a process that has ended and whose parent has not asked for it yet."""
-    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    return pid
+@pytest.fixture
+def ended() -> Iterator[Callable[[str], int]]:
+    """Return the id of a process that has ended and whose parent has not asked for it yet."""
+    started: list[int] = []
+
+    def end(code: str) -> int:
+        started.append(os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ))
+        os.waitid(os.P_PID, started[-1], os.WEXITED | os.WNOWAIT)
+        return started[-1]
+
+    yield end
+    for pid in started:
+        with suppress(ChildProcessError):  # the test has asked
+            os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +47,7 @@ def ended(code: str) -> int:
         ("pass", Cause("exited", "its process ended with status 0")),
     ],
 )
-def test_the_exit_code_is_read_before_the_parent_asks(code: str, expected: Cause) -> None:
+def test_the_exit_code_is_read_before_the_parent_asks(ended: Callable[[str], int], code: str, expected: Cause) -> None:
     assert cause_of(ended(code), OomKills()) == expected
 
 
@@ -61,26 +72,30 @@ def test_the_exit_code_is_read_after_the_parent_has_read_it(code: str, expected:
     os.close(held)
 
 
-def test_nothing_is_held_of_a_process_that_is_gone() -> None:
+def test_nothing_is_held_of_a_process_that_is_gone(ended: Callable[[str], int]) -> None:
     pid = ended("pass")
     os.waitpid(pid, 0)
     assert hold(pid) is None
 
 
-def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(
+    ended: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     monkeypatch.setattr(OomKills, "has_killed", lambda self: True)
     assert cause_of(pid, OomKills()).code == "out_of_memory"
 
 
-def test_one_whose_exit_code_came_too_late_died_of_what_the_kernel_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_whose_exit_code_came_too_late_died_of_what_the_kernel_did(
+    ended: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     os.waitpid(pid, 0)
     monkeypatch.setattr(OomKills, "has_killed", lambda self: True)
     assert cause_of(pid, OomKills()).code == "out_of_memory"
 
 
-def test_a_process_that_is_gone_or_lives_tells_nothing() -> None:
+def test_a_process_that_is_gone_or_lives_tells_nothing(ended: Callable[[str], int]) -> None:
     pid = ended("pass")
     os.waitpid(pid, 0)
     assert cause_of(pid, OomKills()) is UNKNOWN
