@@ -31,6 +31,7 @@ from runtime.config.settings import REMOVED, Settings, starter_recipes
 from runtime.server.front import _shared_socket
 from tenants.storage.tables import VERSION_TABLE as TENANTS_VERSION
 from tests.eventually import eventually
+from tests.system.serving import free_port
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
 
@@ -247,11 +248,10 @@ def test_a_wrong_variable_is_named_by_its_option(run: Run, monkeypatch: pytest.M
 
 
 def serve(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run `serve` in another process, because it replaces its process to carry its run id."""
+    """Run `serve` in another process, which it replaces to carry its run id, on a port that nothing else has."""
     command = [sys.executable, "-m", "runtime.cli.main", "serve", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env={**os.environ, **environment}, cwd=root()
-    )
+    variables = {**os.environ, "ROUNDHOUSE_PORT": str(free_port()), **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=variables, cwd=root())
 
 
 def test_wrong_recipes_are_reported_and_nothing_starts(tmp_path: Path) -> None:
