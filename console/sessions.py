@@ -32,7 +32,9 @@ from tenants.caller import Person
 SECONDS = 12 * 3600
 """Lifetime of a session, in seconds."""
 FRESH_SECONDS = 1.0
-"""Time for which a session read from the database is trusted, and the longest wait for the database."""
+"""Time for which a session read from the database is trusted."""
+ANSWER_SECONDS = 1.0
+"""Longest wait for the database."""
 _TOKEN = re.compile(r"\s*[A-Za-z0-9_-]{1,128}\s*\Z", re.ASCII)
 MAX_SESSIONS, OF_A_KEY = 1_000, 20
 """Most concurrent sessions, in total and per key. A new one replaces the oldest."""
@@ -133,7 +135,7 @@ class Sessions:
     async def _call(self, owner: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the database in a thread. Raises Unavailable, QueueFull."""
         try:
-            async with asyncio.timeout(FRESH_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 return await self._threads.run_for(owner, work, *args, **kwargs)
         except TimeoutError:
             raise Unavailable(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from console import sessions
 from fleet import shared_limits
 from registry.base import lazy
 from registry.storage import database, migration
@@ -45,6 +46,7 @@ def patient_databases() -> Iterator[None]:
     """Give databases more time to answer on a busy machine. Tests of one that does not answer set their own limits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_limits, "ANSWER_SECONDS", PATIENCE)
+        patch.setattr(sessions, "ANSWER_SECONDS", PATIENCE)
         patch.setattr(writer, "ANSWER_SECONDS", PATIENCE)
         patch.setattr(database, "BUSY_SECONDS", PATIENCE)
         patch.setattr(waits, "WRITE_SECONDS", PATIENCE)

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from tests.eventually import PATIENCE
 from tests.fakes import traces
 from tests.fakes.provider import CUT, GATE, HANG, Play
 
-SHORT = {"connect": 1.0, "first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}
-LONG = {"connect": 30.0, "first_byte": 30.0, "between_bytes": 30.0, "whole": 60.0}
+LONG = dict.fromkeys(("connect", "first_byte", "between_bytes", "whole"), PATIENCE)
+SHORT = {**LONG, "first_byte": 0.3, "between_bytes": 0.3}
 
 
 def bounds(code: str, **more: float) -> dict[str, float]:
@@ -20,7 +21,7 @@ def timeouts(play: Play) -> dict[str, float]:
     parts = play.parts if isinstance(play.parts, list) else []
     if HANG not in parts:
         return LONG
-    return SHORT if parts.index(HANG) < 2 else SHORT | {"first_byte": 30.0}  # the stream has begun
+    return SHORT if parts.index(HANG) < 2 else SHORT | {"first_byte": PATIENCE}  # the stream has begun
 
 
 EVENTS = traces.chat_events("big")

@@ -13,6 +13,7 @@ import openai
 from registry.recipes.provider import Provider
 from runtime.gateway.tracing.setup import Tracing
 from tenants.limits.limiter import Limiter
+from tests.eventually import PATIENCE
 from tests.fakes.provider import ProviderFake, Script, provider_fake
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -24,9 +25,11 @@ def provider(fake: ProviderFake, id_: str = "there", protocol: str = "openai", *
     models: list[dict[str, Any]] = [{"name": "big"}]
     if protocol == "openai":
         models += [{"name": task, "task": task} for task in TASKS[1:]]
+    times = {"connect": PATIENCE, **more.pop("timeouts", {})}
     given = {
         "id": id_, "version": 1, "protocol": protocol, "base_url": fake.url, "plain_http": True,
-        "private_addresses": True, "key_env": "TEST_PROVIDER_KEY", "models": models, "retries": 0, **more,
+        "private_addresses": True, "key_env": "TEST_PROVIDER_KEY", "models": models, "retries": 0,
+        "timeouts": times, **more,
     }  # fmt: skip
     return Provider.model_validate(given)
 

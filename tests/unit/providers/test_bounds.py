@@ -112,7 +112,7 @@ async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
     scripts: Any = {
         "there": (lambda seen: plays[int(seen.body["messages"][0]["content"])][0], "openai",
                   {"timeouts": SHORT, "max_answer": 8 * 2**20}),
-        "well": (lambda seen: traces.chat("big"), "openai", {}),
+        "well": (lambda seen: traces.chat("big"), "openai", {"timeouts": LONG}),
     }  # fmt: skip
     async with rigged_with(tmp_path, scripts) as rig:
         rig.gateway.links["chat"].script = lambda _: [
@@ -175,8 +175,7 @@ async def test_one_that_hangs_is_left_alone_though_all_have_little_time(tmp_path
 async def test_a_clients_read_timeout_bounds_only_the_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = {**LONG, "first_byte": 500.0, "between_bytes": 500.0, "whole": 500.0}
-    async with rigged(tmp_path, lambda seen: stream(*WORDS, GATE, *EVENTS[2:]), timeouts=times) as rig:
+    async with rigged(tmp_path, lambda seen: stream(*WORDS, GATE, *EVENTS[2:]), timeouts=LONG) as rig:
         headers = {"content-type": "application/json", "x-stainless-read-timeout": "60"}
         wire = Wire(rig.app, "/v1/chat/completions", [requested(True)], headers)
         async with asyncio.timeout(PATIENCE):
@@ -201,7 +200,7 @@ async def test_a_connection_that_does_not_come(tmp_path: Path) -> None:
             one = held.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(where)
-        url, times = f"http://127.0.0.1:{where[1]}/v1", {**SHORT, "connect": 0.2, "first_byte": 30.0}
+        url, times = f"http://127.0.0.1:{where[1]}/v1", {**SHORT, "connect": 0.2, "first_byte": PATIENCE}
         async with rigged(tmp_path, lambda seen: Play(), base_url=url, timeouts=times) as rig:
             async with asyncio.timeout(PATIENCE):
                 found = await rig.chat()

@@ -54,7 +54,9 @@ async def test_a_stream_that_fails_before_its_first_words_has_a_status(tmp_path:
 @pytest.mark.parametrize("name", AFTER)
 async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_path: Path, name: str) -> None:
     play, code = AFTER[name]
-    async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code, first_byte=30.0), max_answer=8 * 2**20) as rig:
+    async with rigged(
+        tmp_path, lambda seen: play, timeouts=bounds(code, first_byte=PATIENCE), max_answer=8 * 2**20
+    ) as rig:
         wire = Wire(rig.app, "/v1/chat/completions", [requested(True)], {"content-type": "application/json"})
         async with asyncio.timeout(PATIENCE):
             task = asyncio.create_task(wire.run())
