@@ -20,6 +20,8 @@ log = logging.getLogger("roundhouse.adapters")
 _LINE = 1 << 20
 _GRACE = 5.0
 """Seconds past the job's own limit after which a silent worker is killed."""
+_START = 60.0
+"""Seconds in which a new worker must be ready; its imports take one, and longer on a busy machine."""
 
 
 class Checker:
@@ -124,10 +126,16 @@ class Checker:
         )  # fmt: skip
         self._all.add(worker)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(_START):
                 ready = await worker.stdout.readline()
-        except BaseException:
+        except BaseException as error:
             await asyncio.shield(self._kill(worker))
+            if isinstance(error, TimeoutError):
+                raise EngineFailed(
+                    f"The process that checks adapters did not start within {_START:.0f} s. Nothing was registered. "
+                    "Try again when this machine is less busy.",
+                    code="check_failed",
+                ) from None
             raise
         if ready != b"ready\n":
             raise _died(worker)

@@ -1,13 +1,23 @@
 """A base model, a folder for an adapter, and registration with its processes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from adapters import checker
 from adapters.types import Base
+from tests.eventually import PATIENCE
 from tests.unit.adapters.makers import write_base
 from tests.unit.adapters.rig import Rig
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_checkers() -> Iterator[None]:
+    """Give new processes more time to be ready on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checker, "_START", PATIENCE)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -82,6 +82,20 @@ async def test_a_checker_that_hangs_is_ended(
     assert (await checker.check(folder, base, Bounds())).rank == 8
 
 
+async def test_one_that_does_not_start_in_time_is_an_error_and_replaced(
+    base: Base, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_adapter(folder)
+    checker = Checker(workers=1)
+    with monkeypatch.context() as hurried:
+        hurried.setattr("adapters.checker._START", 0.0)
+        with pytest.raises(EngineFailed, match="did not start within") as failed:
+            await checker.check(folder, base, Bounds())
+    assert failed.value.code == "check_failed"
+    assert (await checker.check(folder, base, Bounds())).rank == 8
+    await checker.close()
+
+
 async def test_a_caller_that_leaves_frees_its_worker(checker: Checker, base: Base, folder: Path) -> None:
     write_adapter(folder)
     os.kill(checker.pids[0], signal.SIGSTOP)

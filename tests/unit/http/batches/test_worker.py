@@ -22,6 +22,7 @@ from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.catalog import ResolvedName
 from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
+from runtime.gateway.local import rooms
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import Caller, ServiceClass
 from tenants.keys.keyring import Keyring, TeamEntry
@@ -485,7 +486,8 @@ async def test_people_take_the_turns_of_lines_which_run_again(bench: Bench) -> N
     assert 0 < bench.gateway.line_rooms._lost["chat"].part(time.monotonic()) < 1
 
 
-async def test_where_much_work_was_lost_lines_leave_places_free(bench: Bench) -> None:
+async def test_where_much_work_was_lost_lines_leave_places_free(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "QUIET_SECONDS", PATIENCE)
     seen: list[int] = []
     lost = bench.gateway.line_rooms._lost["chat"] = LostWork()
     lost.add(100.0, time.monotonic(), is_lost=True)
