@@ -1,4 +1,4 @@
-"""Bodies with Content-Encoding: decoded, and bounded while they are."""
+"""Bodies with Content-Encoding are decoded, and bounded during that."""
 
 import gzip
 import json
@@ -45,7 +45,7 @@ def decoded(coding: str, parts: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("name", PACKERS)
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=3), st.integers(1, 40), st.integers(0, 3))
-def test_what_was_packed_comes_back_however_it_was_cut(name: str, members: list[bytes], size: int, more: int) -> None:
+def test_compressed_data_is_decoded_however_it_is_cut(name: str, members: list[bytes], size: int, more: int) -> None:
     coding, pack = PACKERS[name]
     members = members if coding != "deflate" else members[:1]
     data = [member * 10**more for member in members]
@@ -70,12 +70,12 @@ def test_no_piece_is_large(name: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
-def test_what_is_packed_otherwise_is_refused(coding: str) -> None:
+def test_data_in_another_coding_is_refused(coding: str) -> None:
     with pytest.raises(BadRequest, match="without Content-Encoding"):
         decoded(coding, [b'{"model": "embed"}'])
 
 
-def test_unknown_codings_are_refused_with_those_that_are_known() -> None:
+def test_unknown_codings_are_refused_with_a_list_of_the_known_ones() -> None:
     for coding in ("br", "gzip, gzip", "gzip\r\nx", "compress"):
         with pytest.raises(UnsupportedMedia, match="gzip, deflate or zstd") as refused:
             bodies.decoder(coding)
@@ -90,7 +90,7 @@ async def post(server: Served, path: bytes, coding: bytes, body: bytes, more: by
 
 
 @pytest.mark.parametrize("name", PACKERS)
-async def test_every_path_takes_packed_bodies_and_no_bomb(tmp_path: Path, name: str) -> None:
+async def test_every_path_accepts_compressed_bodies_but_no_bomb(tmp_path: Path, name: str) -> None:
     coding, pack = PACKERS[name]
     body = json.dumps({"model": "nothing", "input": "a" * 100_000}).encode()
     bomb, deep = pack(b'"' + b"a" * 2**26), pack(b"[" * 900_000)
@@ -119,7 +119,7 @@ async def test_an_unknown_coding_is_refused_in_the_dialect_of_its_path(tmp_path:
 
 
 @pytest.mark.parametrize("name", PACKERS)
-async def test_a_packed_form_is_a_form(tmp_path: Path, name: str) -> None:
+async def test_a_compressed_form_is_accepted(tmp_path: Path, name: str) -> None:
     coding, pack = PACKERS[name]
     form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nnothing\r\n--b--\r\n'
     kind = b"Content-Type: multipart/form-data; boundary=b\r\n"
@@ -137,7 +137,7 @@ async def test_a_packed_form_is_a_form(tmp_path: Path, name: str) -> None:
     [("gzip", gzip.compress(b"", mtime=0)), ("deflate", b"\0\0\0\xff\xff"), ("zstd", zstd(b""))],
     ids=["gzip", "deflate", "zstd"],
 )
-async def test_a_body_that_goes_on_and_decodes_to_nothing_is_refused(tmp_path: Path, coding: str, empty: bytes) -> None:
+async def test_an_endless_body_that_decodes_to_nothing_is_refused(tmp_path: Path, coding: str, empty: bytes) -> None:
     part = empty * (2**16 // len(empty))
     chunk = b"%x\r\n%s\r\n" % (len(part), part)
     head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n"

@@ -1,4 +1,4 @@
-"""What one client does to the connections of all others, over a real socket."""
+"""One client's connections cannot harm those of others, over a real socket."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ REQUESTED = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-
 READ = b"GET /health/live HTTP/1.1\r\n" + HOST
 
 
-async def test_a_usual_request_and_the_next_one_on_the_same_connection(tmp_path: Path) -> None:
+async def test_two_requests_on_one_connection_are_answered(tmp_path: Path) -> None:
     async with served(tmp_path, header_seconds=PATIENCE) as server:
         wire = await server.connect()
         for _ in range(3):
@@ -37,7 +37,7 @@ async def test_a_usual_request_and_the_next_one_on_the_same_connection(tmp_path:
     ids=["value", "path", "names", "nothing"],
 )
 async def test_headers_without_an_end_are_cut(tmp_path: Path, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser joins what comes: it must not be given more than the bound and one read."""
+    """The parser joins all reads, so it must not get more than the bound and one read."""
     taken = 0
     feed = GuardedConnection.data_received
     seen: list[GuardedConnection] = []
@@ -75,7 +75,7 @@ async def _pour(wire: Wire, part: bytes, size: int, first: bytes = b"") -> None:
         pass
 
 
-async def test_a_whole_header_over_the_bound(tmp_path: Path) -> None:
+async def test_a_whole_header_over_the_bound_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         assert (await server.ask(READ + b"x: " + b"a" * 60_000 + b"\r\n")).status == 200
         for head in (b"x: " + b"a" * 2**20 + b"\r\n", b"x: y\r\n" * 20_000):
@@ -88,7 +88,7 @@ async def test_trailers_without_an_end_are_cut(tmp_path: Path) -> None:
         wire = await server.connect()
         await wire.send(head)
         await _pour(wire, b"a" * 2048, 2**20)
-        await wire.ended()  # the request was being answered already: there is nothing to say
+        await wire.ended()  # the request is already being answered, so there is no error
         wire.close()
 
 
@@ -111,7 +111,7 @@ async def test_slow_headers_are_ended(tmp_path: Path) -> None:
             wire.close()
 
 
-async def test_a_connection_that_never_asks_is_closed(tmp_path: Path) -> None:
+async def test_a_connection_without_a_request_is_closed(tmp_path: Path) -> None:
     async with served(tmp_path, header_seconds=0.05) as server:
         for sent in (b"", b"\r\n"):
             wire = await server.connect()
@@ -121,7 +121,7 @@ async def test_a_connection_that_never_asks_is_closed(tmp_path: Path) -> None:
 
 
 async def soon(case: Callable[[float], Awaitable[None]]) -> None:
-    """Ask within so many seconds; again with more of them where this machine was too slow even to send it."""
+    """Run the case with short timeouts, and again with longer ones if this machine was too slow."""
     for seconds in (0.05, 1.0):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             return await case(seconds)
@@ -129,8 +129,8 @@ async def soon(case: Callable[[float], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n"])
-async def test_a_connection_that_asks_no_more_is_closed(tmp_path: Path, sent: bytes) -> None:
-    """Also when it goes on with bytes that are no request."""
+async def test_an_idle_connection_is_closed(tmp_path: Path, sent: bytes) -> None:
+    """Also if it sends bytes that are no request."""
 
     async def case(seconds: float) -> None:
         async with served(tmp_path, keep_alive=seconds, header_seconds=seconds) as server:
@@ -176,7 +176,7 @@ async def test_a_slow_upload_is_ended(tmp_path: Path) -> None:
         assert (answer.status, answer.error()["code"]) == (408, "request_timeout")
 
 
-async def test_a_body_over_the_bound_is_refused_where_the_framework_reads_it(tmp_path: Path) -> None:
+async def test_a_body_over_the_bound_is_refused_while_it_is_read(tmp_path: Path) -> None:
     head = b"POST /v1/load_lora_adapter HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
     async with served(tmp_path, max_json=1000) as server:
         wire = await server.connect()
@@ -187,7 +187,7 @@ async def test_a_body_over_the_bound_is_refused_where_the_framework_reads_it(tmp
         await pouring
 
 
-async def test_an_unread_body_holds_no_connection(tmp_path: Path) -> None:
+async def test_an_unread_body_does_not_keep_a_connection(tmp_path: Path) -> None:
     head = b"POST /nowhere HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
 
     async def case(seconds: float) -> None:
@@ -201,7 +201,7 @@ async def test_an_unread_body_holds_no_connection(tmp_path: Path) -> None:
     await soon(case)
 
 
-async def test_two_thousand_idle_connections_leave_room_for_the_next(tmp_path: Path) -> None:
+async def test_two_thousand_idle_connections_make_room_for_the_next(tmp_path: Path) -> None:
     raise_file_limit()
     async with served(tmp_path, max_idle_per_address=500, header_seconds=PATIENCE) as server:
         first = await server.connect()
@@ -216,7 +216,7 @@ async def test_two_thousand_idle_connections_leave_room_for_the_next(tmp_path: P
             wire.close()
 
 
-async def test_idle_connections_leave_room_where_the_system_allows_few_files(
+async def test_idle_connections_make_room_if_the_system_allows_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
@@ -241,7 +241,7 @@ async def test_idle_connections_leave_room_where_the_system_allows_few_files(
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-async def test_what_is_no_http_gets_json(tmp_path: Path, sent: bytes) -> None:
+async def test_bytes_that_are_no_http_get_a_json_error(tmp_path: Path, sent: bytes) -> None:
     async with served(tmp_path) as server:
         wire = await server.connect()
         await wire.send(sent)
@@ -268,15 +268,15 @@ async def test_what_is_no_http_gets_json(tmp_path: Path, sent: bytes) -> None:
     ],
     ids=["path", "long-path", "star", "method", "websocket"],
 )
-async def test_what_is_not_served_gets_json(tmp_path: Path, head: bytes, status: int, code: str) -> None:
+async def test_unsupported_requests_get_a_json_error(tmp_path: Path, head: bytes, status: int, code: str) -> None:
     async with served(tmp_path) as server:
         answer = await server.ask(head + HOST)
         assert (answer.status, answer.error()["code"]) == (status, code)
         assert len(answer.body) <= 4096
 
 
-async def test_a_field_after_the_body_is_no_header(tmp_path: Path) -> None:
-    """It would come after every check of headers: RFC 9110, 6.5.1, forbids to merge them."""
+async def test_a_trailer_is_no_header(tmp_path: Path) -> None:
+    """It would bypass all checks of headers. RFC 9110, 6.5.1 forbids merging trailers."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\nX-First: a\r\n\r\n"
     body = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
     late = b"X-Roundhouse-Context: e30=\r\nAuthorization: Bearer another\r\nCookie: a=b\r\n\r\n"
@@ -295,8 +295,10 @@ async def test_a_field_after_the_body_is_no_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pieces", [1, 7, 10_000], ids=lambda pieces: f"{pieces} bytes at a time")
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
-async def test_who_would_rather_speak_http_2_is_answered(tmp_path: Path, is_chunked: bool, pieces: int) -> None:
-    """Java's own client asks so with each request, and sends its body at once."""
+async def test_a_request_to_upgrade_to_http_2_is_answered_in_http_1(
+    tmp_path: Path, is_chunked: bool, pieces: int
+) -> None:
+    """Java's own client asks for it with each request, and sends its body at once."""
     body = json.dumps({"model": "chat", "messages": [{"role": "user", "content": "x" * 99}], "stream": False}).encode()
     framed = b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     if is_chunked:
@@ -315,7 +317,7 @@ async def test_who_would_rather_speak_http_2_is_answered(tmp_path: Path, is_chun
 
 
 async def test_an_unread_stream_is_cut_and_its_lease_returned(tmp_path: Path) -> None:
-    """64 MiB: more than sockets take. The link stops the engine at 16 MiB, and the connection ends at its deadline."""
+    """64 MiB do not fit into sockets. The link stops the engine at 16 MiB; the connection ends at its deadline."""
     body = b'{"model": "chat", "messages": [], "stream": true}'
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(body)
     async with served(tmp_path, unread_seconds=0.05) as server:
@@ -354,10 +356,10 @@ async def test_an_unread_answer_does_not_keep_a_closed_connection(
         wire.close()
 
 
-async def test_requests_that_are_sent_ahead_are_answered_in_order_and_have_a_bound(
+async def test_pipelined_requests_are_answered_in_order_and_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """uvicorn reads on whenever one was answered: a client that never reads made the gateway grow by 230 MiB."""
+    """uvicorn reads on after each answer, so a client that never reads made the gateway grow by 230 MiB."""
     most = 0
     begin = GuardedConnection.on_message_begin
 
@@ -382,14 +384,14 @@ async def test_requests_that_are_sent_ahead_are_answered_in_order_and_have_a_bou
         wire.close()
 
 
-async def test_a_last_answer_is_not_destroyed_by_the_rest_of_its_body(tmp_path: Path) -> None:
-    """A connection that is closed while bytes of its client's are on their way takes the answer with it."""
+async def test_a_last_answer_is_not_lost_while_the_rest_of_the_body_arrives(tmp_path: Path) -> None:
+    """Closing a connection while the client's bytes arrive would destroy the answer."""
     body = b"x" * 100_000
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + b"Connection: close\r\nContent-Length: %d\r\n\r\n"
     async with served(tmp_path) as server:
         for _ in range(20):
             wire = await server.connect()
-            await wire.send(head % (3 * len(body)) + body)  # refused by its type, before its body has come
+            await wire.send(head % (3 * len(body)) + body)  # refused by its type, before its body has arrived
             async with asyncio.timeout(PATIENCE):
                 await wire.reader.readuntil(b"\r\n")
             for _ in range(2):
@@ -422,8 +424,8 @@ async def test_the_error_for_another_encoding_names_utf_8(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", [b"/health", b"/api/tags", b"/api/version", b"/v1/models", b"/docs", b"/v1/nothing"])
-async def test_head_is_what_get_is_without_its_body(tmp_path: Path, path: bytes) -> None:
-    """Load balancers ask so for /health, and Ollama's clients for two of its paths."""
+async def test_head_is_answered_like_get_without_a_body(tmp_path: Path, path: bytes) -> None:
+    """Load balancers use it for /health, and Ollama's clients for two paths."""
     prefix = []
     async with served(tmp_path) as server:
         for method in (b"GET", b"HEAD"):
@@ -438,7 +440,7 @@ async def test_head_is_what_get_is_without_its_body(tmp_path: Path, path: bytes)
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-async def test_who_half_closes_after_the_request_gets_the_answer(tmp_path: Path, version: bytes) -> None:
+async def test_a_client_that_half_closes_after_its_request_gets_the_answer(tmp_path: Path, version: bytes) -> None:
     async with served(tmp_path) as server:
         wire = await server.connect()
         await wire.send(READ.replace(b"1.1", version) + b"\r\n")
@@ -464,10 +466,10 @@ async def test_http_1_0_gets_no_chunks_but_the_end_of_the_connection(tmp_path: P
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-async def test_who_half_closes_waits_for_a_long_answer(
+async def test_a_client_that_half_closes_can_wait_for_a_long_answer(
     tmp_path: Path, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interim answers find out whether the client is still there; clients skip them (RFC 9110, 15.2)."""
+    """Interim answers, which clients skip (RFC 9110, 15.2), show whether it is still connected."""
     monkeypatch.setattr(protocol, "PROBE_SECONDS", 0.02)
     async with served(tmp_path) as server:
         gate = server.gateway.links["chat"].gate
@@ -486,7 +488,7 @@ async def test_who_half_closes_waits_for_a_long_answer(
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-async def test_who_closes_both_ways_ends_the_work(
+async def test_a_client_that_closes_its_connection_ends_the_work(
     tmp_path: Path, version: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "PROBE_SECONDS", 0.02)
@@ -520,10 +522,10 @@ async def test_who_closes_both_ways_ends_the_work(
     ],
     ids=lambda value: b"+".join(value).decode() if isinstance(value, list) else None,
 )
-async def test_only_chunked_alone_is_read_as_chunked(
+async def test_only_the_coding_chunked_alone_is_accepted(
     tmp_path: Path, codings: list[bytes], status: int, code: str
 ) -> None:
-    """RFC 9112, 6.1. The parser looks at the last coding only, and took compressed bytes for the body."""
+    """RFC 9112, 6.1. The parser checks only the last coding, and would take compressed bytes for the body."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON
     head += b"".join(b"Transfer-Encoding: %s\r\n" % coding for coding in codings)
     async with served(tmp_path) as server:

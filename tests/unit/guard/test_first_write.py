@@ -1,4 +1,4 @@
-"""An answer's head and the beginning of its body leave together, and none waits for the other."""
+"""An answer's head and the beginning of its body are sent together, but neither waits for the other."""
 
 import asyncio
 from types import SimpleNamespace
@@ -38,10 +38,10 @@ async def test_head_and_body_of_one_turn_are_one_write(cycle: Any) -> None:
     cycle.transport.write(b"more")
     await asyncio.sleep(0)
     assert cycle.real.calls == [b"head body", b"more"]
-    assert cycle.transport is cycle.real, "no later write passes it"
+    assert cycle.transport is cycle.real, "later writes stay in order"
 
 
-async def test_a_head_does_not_wait_for_a_body_that_comes_later(cycle: Any) -> None:
+async def test_a_head_does_not_wait_for_a_later_body(cycle: Any) -> None:
     cycle.transport.write(b"head")
     await asyncio.sleep(0)
     assert cycle.real.calls == [b"head"]
@@ -59,7 +59,7 @@ async def test_a_large_body_is_not_copied(cycle: Any) -> None:
     assert cycle.real.calls[1] is body
 
 
-async def test_a_head_leaves_before_the_connection_closes(cycle: Any) -> None:
+async def test_a_head_is_sent_before_the_connection_closes(cycle: Any) -> None:
     cycle.transport.write(b"head")
     cycle.transport.close()
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A path of another server is answered with what does the same here, and that exists."""
+"""A path of another server is answered with advice on what does the same here, which exists."""
 
 import re
 
@@ -15,7 +15,7 @@ COMMANDS = {name for name, _ in walk(typer.main.get_command(app), "roundhouse")}
 
 
 @pytest.mark.parametrize(("path", "advice"), foreign.ADVICE.items())
-def test_what_the_advice_names_exists(path: str, advice: str) -> None:
+def test_paths_and_commands_in_the_advice_exist(path: str, advice: str) -> None:
     plain = {known.replace(":path}", "}") for known in PATHS}
     assert path not in plain
     assert set(NAMED.findall(advice.replace("ends in /v1", ""))) <= plain

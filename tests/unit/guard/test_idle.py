@@ -1,4 +1,4 @@
-"""Which idle connection goes when there are too many."""
+"""The idle connection that is closed when there are too many."""
 
 from dataclasses import dataclass, field
 
@@ -14,13 +14,13 @@ class Fake:
         self.gone.append(self.name)
 
 
-def test_the_longest_idle_one_of_an_address_goes_and_then_of_all() -> None:
+def test_the_longest_idle_connection_of_an_address_is_closed_and_then_of_all() -> None:
     idle = IdleConnections(most=4, per_address=2)
     gone: list[str] = []
     a1, a2, a3, b1, b2, c1 = (Fake(name, gone) for name in ("a1", "a2", "a3", "b1", "b2", "c1"))
     for one in (a1, a2):
         idle.add(one, "a")
-    idle.remove(a1)  # it asks something
+    idle.remove(a1)  # it sends a request
     idle.add(a1, "a")  # and waits again
     idle.add(a3, "a")
     assert gone == ["a2"]
@@ -32,7 +32,7 @@ def test_the_longest_idle_one_of_an_address_goes_and_then_of_all() -> None:
     assert len(idle) == 4
 
 
-def test_one_that_is_not_idle_is_removed_without_harm() -> None:
+def test_removing_a_connection_that_is_not_idle_has_no_effect() -> None:
     idle = IdleConnections(most=1, per_address=1)
     idle.remove(Fake("x"))
     assert len(idle) == 0

@@ -1,4 +1,4 @@
-"""Keys over a real socket: which scope each route needs, how a key is shown, how a refusal looks."""
+"""Keys over a real socket: the scope of each route, ways to send a key, and refusals."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -186,14 +186,14 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/load_lora_adapter": ADAPTERS,
     "POST /v1/unload_lora_adapter": ADAPTERS,
 }
-"""Scopes of which one is needed; None: no key is."""
+"""Scopes of which a key needs one, by route. None if the route needs no key."""
 PROBES = [route.removeprefix("GET ") for route, scopes in ROUTES.items() if scopes is None and route.startswith("GET ")]
 
 KEYS = {scope: secret.make() for scope in Scope}
 LIMITED, EXPIRED, REVOKED = (secret.make() for _ in range(3))
 _FORGED = LIMITED.text[:12] + EXPIRED.text[12:55]
 WRONG = _FORGED + secret._checksum(_FORGED)
-"""A whole key, with an id that there is and another one's secret."""
+"""A well-formed key with the id of one key and the secret of another."""
 
 
 def keyring(*, is_open: bool = False) -> Keyring:
@@ -259,7 +259,7 @@ def test_a_head_request_needs_the_scope_of_a_get(path: str) -> None:
     assert required_scopes("HEAD", path) == required_scopes("GET", path)
 
 
-def test_a_method_that_a_path_does_not_have_needs_one_of_its_scopes() -> None:
+def test_a_method_that_a_path_lacks_needs_one_of_its_scopes() -> None:
     assert required_scopes("PATCH", "/v1/usage") == {Scope.USAGE, Scope.ADMIN}
     assert required_scopes("DELETE", "/v1/chat/completions") == {Scope.INFER}
     assert required_scopes("DELETE", "/health") is None
@@ -275,13 +275,13 @@ def test_the_rule_of_a_route(route: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/new", "/v1/modelsx", "/v1/chat", "/healthx", "//v1/models", "/metricsx"])
-def test_a_path_without_a_rule_is_not_there(path: str) -> None:
+def test_a_path_without_a_rule_is_a_404(path: str) -> None:
     with pytest.raises(NotFound):
         required_scopes("GET", path)
 
 
 @pytest.mark.parametrize("route", [route for route, scopes in ROUTES.items() if scopes is not None])
-async def test_a_route_asks_for_a_key_and_for_its_scope(server: Served, route: str) -> None:
+async def test_a_route_needs_a_key_with_its_scope(server: Served, route: str) -> None:
     line = route.replace("{model:path}", "x").replace("{alias:path}", "y").replace("{name}", "x")
     line = line.replace("{alias}", "y")
     assert (await ask(server, line)).status == 401
@@ -296,7 +296,7 @@ async def test_probes_and_documentation_need_no_key(server: Served, path: str) -
     assert (await ask(server, f"GET {path}")).status in (200, 503)
 
 
-async def test_who_shows_no_key_hears_nothing_of_what_is_here(server: Served) -> None:
+async def test_without_a_key_nothing_about_the_server_is_revealed(server: Served) -> None:
     server.gateway.gateway.phase = "ready"
     server.gateway.gateway.services.adapters._faults["chat"] = {"secret-adapter": "was refused"}
     assert b"secret-adapter" not in (await ask(server, "GET /health/ready")).body
@@ -306,7 +306,7 @@ async def test_who_shows_no_key_hears_nothing_of_what_is_here(server: Served) ->
     assert b"chat" not in (await ask(server, "GET /console/now")).body
 
 
-async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
+async def test_ollamas_lists_have_what_a_key_may_use(server: Served) -> None:
     for path in ("/api/tags", "/api/ps"):
         found = json.loads((await ask(server, f"GET {path}", bearer(LIMITED))).body)
         assert {model["name"].partition(":")[0] for model in found["models"]} <= {"embed"}, path
@@ -315,14 +315,14 @@ async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
 
 @pytest.mark.parametrize("nothing", [{}, {"messages": []}, {"prompt": ""}])
 async def test_ollamas_unloading_needs_the_scope_of_models(server: Served, nothing: dict[str, Any]) -> None:
-    """It was taken for a wish to load the model, which may cost another one its place."""
+    """It used to be taken for a request to load the model, which may evict another one."""
     path = "/api/chat" if "messages" in nothing else "/api/generate"
     requested = {"model": "chat", "keep_alive": 0, **nothing}
     found = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), requested)
     assert found.status == 403
     assert "'models'" in json.loads(found.body)["error"]
     (record,) = server.gateway.records.all
-    assert (record.code, server.gateway.released) == ("insufficient_scope", []), "no turn was asked for"
+    assert (record.code, server.gateway.released) == ("insufficient_scope", []), "no turn was requested"
     stays = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), {**requested, "keep_alive": "5m"})
     assert stays.status == 200
 
@@ -337,7 +337,7 @@ async def test_ollamas_removal_needs_the_scope_of_what_is_removed(server: Served
     "header",
     ["Authorization: Bearer {}", "authorization: bearer   {}", "x-api-key: {}", "X-Api-Key:{} ", "api-key: {}"],
 )
-async def test_ways_to_show_a_key(server: Served, header: str) -> None:
+async def test_a_key_is_accepted_in_each_header(server: Served, header: str) -> None:
     key = KEYS[Scope.INFER].text
     found = await ask(server, "GET /v1/models", f"{header.format(key)}\r\n".encode())
     assert found.status == 200, found
@@ -346,7 +346,7 @@ async def test_ways_to_show_a_key(server: Served, header: str) -> None:
     assert key[12:40] not in found.body.decode()
 
 
-def test_what_is_no_bearer_is_no_key() -> None:
+def test_other_schemes_than_bearer_are_no_key() -> None:
     assert presented_keys([(b"authorization", b"Basic dTpw"), (b"cookie", b"rh-x"), (b"x-api-key", b"a")]) == ["a"]
 
 
@@ -405,12 +405,12 @@ async def test_the_caller_is_in_the_record(server: Served) -> None:
     assert (record.context.caller.team, record.context.caller.key) == ("t", key.id)
 
 
-async def test_an_unknown_path_is_no_secret_and_needs_a_key(server: Served) -> None:
+async def test_an_unknown_path_needs_a_key_too(server: Served) -> None:
     assert (await ask(server, "GET /v1/nothing")).status == 401
     assert (await ask(server, "GET /v1/nothing", bearer(KEYS[Scope.ADMIN]))).status == 404
 
 
-async def test_a_server_that_cannot_read_its_keys_lives_and_refuses_requests(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_read_its_keys_refuses_requests(tmp_path: Path) -> None:
     class Unreadable:
         def identify(self, presented_keys: Sequence[str]) -> Caller:
             raise Unavailable("They cannot be read.", code="keys_unreadable", retry_after=5)
@@ -422,10 +422,10 @@ async def test_a_server_that_cannot_read_its_keys_lives_and_refuses_requests(tmp
             assert refused.headers["retry-after"] == "5"
         assert (await ask(server, "GET /health/live")).status == 200
         assert (await ask(server, "GET /health/ready")).status == 503
-        assert (await ask(server, "GET /console/now")).status == 303, "to where one signs in"
+        assert (await ask(server, "GET /console/now")).status == 303, "to the sign-in page"
 
 
-async def test_an_open_server_with_keys(tmp_path: Path) -> None:
+async def test_an_open_server_with_keys_needs_one_only_beyond_inference(tmp_path: Path) -> None:
     async with served(tmp_path, callers=keyring(is_open=True)) as server:
         assert (await ask(server, "GET /v1/models")).status == 200
         body = {"model": "nobody", "input": "a"}
@@ -436,17 +436,19 @@ async def test_an_open_server_with_keys(tmp_path: Path) -> None:
                 assert (refused.status, refused.error()["code"]) == (403, "insufficient_scope")
                 assert "roundhouse keys create --scopes" in refused.error()["message"]
         assert (await ask(server, "GET /metrics", bearer(KEYS[Scope.MODELS]))).status == 200
-        assert (await ask(server, "GET /metrics", bearer(KEYS[Scope.INFER]))).status == 403, "a key is who it is"
+        assert (await ask(server, "GET /metrics", bearer(KEYS[Scope.INFER]))).status == 403, (
+            "a key keeps its own rights"
+        )
         assert (await ask(server, "GET /metrics", bearer(EXPIRED))).status == 401
         assert (await ask(server, "GET /v1/nothing")).status == 404
 
 
-async def test_foreign_pages_can_read_why_they_are_refused(tmp_path: Path) -> None:
+async def test_allowed_pages_can_read_why_they_are_refused(tmp_path: Path) -> None:
     origin = b"Origin: https://chat.example\r\n"
     async with served(tmp_path, callers=keyring(), cors_origins=("https://chat.example",)) as server:
         requested = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n"
         before = await ask(server, "OPTIONS /v1/embeddings", origin + requested)
-        assert before.status == 200, "a browser asks first, without the key"
+        assert before.status == 200, "a browser sends a preflight first, without the key"
         assert "authorization" in before.headers["access-control-allow-headers"]
         found = await ask(server, "POST /v1/embeddings", origin, {"model": "embed", "input": "a"})
         assert found.status == 401

@@ -1,4 +1,4 @@
-"""Errors that repeat what a client sent."""
+"""Errors that repeat a client's text are cut."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def _strings(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_a_cut_text_is_whole_letters() -> None:
+def test_a_cut_text_ends_with_a_whole_letter() -> None:
     assert cut("ab", 2) == "ab"
     assert cut("abcde", 4) == "a…"
     assert cut("€€€", 8) == "€…"
@@ -44,7 +44,7 @@ def test_faults_are_cut_and_counted() -> None:
 
 
 @pytest.mark.parametrize(("path", "kind"), [("/v1/chat/completions", "invalid_request_error"), ("/v1/messages", None)])
-async def test_what_an_engine_repeats_is_cut_too(tmp_path: Path, path: str, kind: str | None) -> None:
+async def test_texts_in_an_engines_errors_are_cut_too(tmp_path: Path, path: str, kind: str | None) -> None:
     refusal = {"error": {"message": "no " + "x" * 4_600_000, "type": "BadRequestError", "param": "p", "code": 400}}
     gateway = FakeGateway(tmp_path)
     gateway.links["chat"].script = lambda _: (

@@ -1,4 +1,4 @@
-"""Which bodies give way to others: properties of the policy, and a scripted clock."""
+"""Which bodies give way to others: properties of the policy, with a scripted clock."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def test_every_bound_holds_and_only_stalled_bodies_give_way(
         try:
             victims = memory.add(one, size, now)
         except QueueFull:
-            assert {other: other.size for other in bodies.values()} == before, "a refusal costs nobody anything"
+            assert {other: other.size for other in bodies.values()} == before, "a refusal ends no other body"
             owners = [owner for owner in one.owners if over(owner, before, size)]
             assert any(over(owner, {o: n for o, n in before.items() if o not in stalled}, size) for owner in owners)
             continue
@@ -68,7 +68,7 @@ def test_the_longest_stalled_go_first_and_no_more_than_needed(sizes: list[tuple[
     assert sum(one.size for one in victims) >= excess > sum(one.size for one in victims[:-1])
 
 
-def test_one_key_cannot_fill_what_all_have() -> None:
+def test_one_key_cannot_fill_the_shared_memory() -> None:
     memory = BodyMemory(MOST, 10)
     first, second = Caller("a", "a1"), Caller("b", "b1")
     memory.add(body(first), MOST // 2, 0.0)
@@ -77,7 +77,7 @@ def test_one_key_cannot_fill_what_all_have() -> None:
     assert memory.add(body(second, "y"), MOST // 2, 0.0) == []
 
 
-def test_without_a_key_a_sixteenth_is_there_together_and_an_open_server_has_a_teams_share() -> None:
+def test_callers_without_a_key_share_a_sixteenth_or_a_teams_share_on_an_open_server() -> None:
     memory = BodyMemory(MOST, 10)
     memory.add(body(ANONYMOUS), MOST // 16, 0.0)
     with pytest.raises(QueueFull, match="without a key"):
@@ -86,7 +86,7 @@ def test_without_a_key_a_sixteenth_is_there_together_and_an_open_server_has_a_te
         assert (Group.TEAM, "default") in owners_of(caller, "x")
 
 
-def test_a_rotated_key_has_the_share_of_its_line() -> None:
+def test_a_rotated_key_has_the_share_of_its_predecessors() -> None:
     assert owners_of(Caller("a", "a2", line="a1"), "x") == owners_of(Caller("a", "a1"), "x")
 
 
@@ -114,8 +114,8 @@ def test_progress_is_bytes_at_the_least_rate(size: int, pause: float, is_stalled
     assert stalled is is_stalled
 
 
-def test_time_in_which_nothing_is_awaited_does_not_count() -> None:
-    """The endpoint works meanwhile, and does not read."""
+def test_time_in_which_the_endpoint_does_not_read_does_not_count() -> None:
+    """The endpoint works in that time."""
     one = body()
     one.await_piece(0.0)
     one.take_piece(0, 1.0, RATE, SLACK)

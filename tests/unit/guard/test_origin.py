@@ -1,4 +1,4 @@
-"""Who is let in, as a policy and over a real socket."""
+"""Hosts and origins that are accepted, as a policy and over a real socket."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ BODY = b'{"model": "embed", "input": "a"}'
     "host",
     ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "[::1]:80", "0.0.0.0:8000", "[::]:8000"],
 )
-def test_loopback_is_always_a_host(host: str) -> None:
+def test_loopback_is_always_accepted(host: str) -> None:
     assert LOCAL.host(host)
     assert OPEN.host(host)
 
@@ -35,7 +35,7 @@ def test_every_other_host_is_refused(host: str) -> None:
     assert not LOCAL.host(host)
 
 
-def test_a_server_for_all_answers_to_addresses_and_named_hosts_but_to_no_other_name() -> None:
+def test_a_public_server_accepts_addresses_and_its_named_hosts_but_no_other_name() -> None:
     assert OPEN.host("192.168.1.9:8000")
     assert OPEN.host("[fe80::1]")
     assert OPEN.host("models.example")
@@ -66,7 +66,7 @@ def test_a_server_for_all_answers_to_addresses_and_named_hosts_but_to_no_other_n
         ("http://[", "localhost:8000", False),
     ],
 )
-def test_a_page_is_our_own_or_was_allowed(origin: str, host: str, own: bool) -> None:
+def test_a_page_has_our_own_origin_or_an_allowed_one(origin: str, host: str, own: bool) -> None:
     assert OPEN.origin(origin, host) is own
 
 
@@ -86,7 +86,7 @@ def test_a_page_is_our_own_or_was_allowed(origin: str, host: str, own: bool) -> 
         ("/v1/adapters", "text/plain", False),
     ],
 )
-def test_bodies_are_json_and_files_are_forms(path: str, kind: str, fits: bool) -> None:
+def test_bodies_have_to_be_json_and_files_forms(path: str, kind: str, fits: bool) -> None:
     for size in ((b"content-length", b"9"), (b"transfer-encoding", b"chunked")):
         headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), size]
         if fits:
@@ -111,10 +111,10 @@ FORM = "application/x-www-form-urlencoded"
 
 @pytest.mark.parametrize("kind", ["", FORM, "text/plain", "text/plain; charset=utf-8", "application/json"])
 @pytest.mark.parametrize("size", [(b"content-length", b"9"), (b"transfer-encoding", b"chunked")])
-def test_ollamas_paths_take_any_type_from_programs_and_none_from_a_foreign_page(
+def test_ollamas_paths_accept_any_type_from_programs_and_none_from_a_foreign_page(
     kind: str, size: tuple[bytes, bytes]
 ) -> None:
-    """Whatever their User-Agent is: PowerShell's begins as a browser's does, and Java's programs may send none."""
+    """With any User-Agent: PowerShell's looks like a browser's, and Java's programs may send none."""
     headers = [(b"host", b"localhost"), size, *([(b"content-type", kind.encode())] if kind else [])]
     for agent in (b"", b"curl/8.5.0", b"Java/17.0.9", b"Mozilla/5.0 (Windows NT; Windows NT 10.0; en-US) PowerShell/7"):
         program = [*headers, *([(b"user-agent", agent)] if agent else [])]
@@ -147,7 +147,7 @@ CHANGING = [
         b"Host: evil.example\r\nOrigin: http://evil.example\r\nSec-Fetch-Site: same-origin\r\n",
     ],
 )
-async def test_no_other_page_changes_or_asks_anything(tmp_path: Path, attack: bytes) -> None:
+async def test_no_foreign_page_can_send_a_request(tmp_path: Path, attack: bytes) -> None:
     async with served(tmp_path) as server:
         for call in CHANGING:
             for kind in (b"text/plain", b"multipart/form-data; boundary=x", b"application/json"):
@@ -163,7 +163,7 @@ async def test_no_other_page_changes_or_asks_anything(tmp_path: Path, attack: by
         assert not server.gateway.released
 
 
-async def test_a_rebound_name_reads_nothing(tmp_path: Path) -> None:
+async def test_a_page_after_dns_rebinding_reads_nothing(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         for path in (b"/v1/models", b"/v1/status", b"/metrics", b"/docs", b"/health/live"):
             answer = await server.ask(b"GET " + path + b" HTTP/1.1\r\nHost: evil.example:8000\r\n")
@@ -208,7 +208,7 @@ async def test_a_form_for_an_unknown_path_is_a_404(tmp_path: Path, path: str, wo
         ("//v1/models/a%2Fb/load", "/v1/models/a/b/load", "application/json"),
     ],
 )
-async def test_an_address_with_a_slash_too_many_is_named(tmp_path: Path, path: str, right: str, kind: str) -> None:
+async def test_an_address_with_an_extra_slash_is_named(tmp_path: Path, path: str, right: str, kind: str) -> None:
     async with served(tmp_path) as server:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(BODY)}\r\n"
         answer = await server.ask(head.encode(), BODY)
@@ -216,7 +216,7 @@ async def test_an_address_with_a_slash_too_many_is_named(tmp_path: Path, path: s
         assert f"It is at '{right}'" in answer.error()["message"]
 
 
-def test_a_path_that_only_another_port_has_is_not_named_as_its_own_remedy() -> None:
+def test_a_path_of_the_fleets_port_is_not_its_own_remedy() -> None:
     assert unknown_path_error("/v1/status").message == "There is no '/v1/status' here. See /docs."
     assert "It is at /v1/status." in unknown_path_error("/status").message
 
@@ -234,7 +234,9 @@ async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Pat
         assert (first.status, first.headers["access-control-allow-private-network"]) == (200, "true")
         answer = await server.ask(head + page + b"Sec-Fetch-Site: cross-site\r\n", body)
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (404, "https://chat.example")
-        assert answer.headers["access-control-expose-headers"] == "*", "SDKs read x-should-retry, people what answered"
+        assert answer.headers["access-control-expose-headers"] == "*", (
+            "SDKs read x-should-retry, and people read which model answered"
+        )
         other = await server.ask(head + b"Origin: https://evil.example\r\n", body)
         assert other.status == 403
     async with served(tmp_path) as server:
@@ -251,9 +253,7 @@ async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Pat
         ("/api/chat", {"error"}),
     ],
 )
-async def test_what_is_refused_on_the_way_is_in_the_dialect_of_its_path(
-    tmp_path: Path, path: str, shape: set[str]
-) -> None:
+async def test_early_refusals_are_in_the_dialect_of_their_path(tmp_path: Path, path: str, shape: set[str]) -> None:
     length = b"Content-Length: %d\r\n" % len(BODY)
     refused = [
         (b"POST", JSON + length + b"Origin: http://evil.example\r\n", 403),

@@ -1,4 +1,4 @@
-"""Uploads on disk: no team, key or address keeps out the others, and none touches the disk's reserve."""
+"""Uploads on disk: no team, key or address can lock out others, and none uses the disk's reserve."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +16,7 @@ MOST, LARGEST = 1000, 100
 
 
 class Desk:
-    """Uploads of some callers, which stay under way."""
+    """Uploads of some callers that do not end."""
 
     def __init__(self, stack: ExitStack, folder: Path, reserve: DiskReserve | None = None) -> None:
         self.uploads = Uploads(MOST, LARGEST, Bounds(), reserve or DiskReserve(folder, 0))
@@ -48,13 +48,15 @@ def test_one_key_and_one_team_leave_room_for_others(tmp_path: Path) -> None:
     assert desk.uploads.held == 0
 
 
-def test_a_share_takes_the_largest_upload(tmp_path: Path) -> None:
+def test_a_share_is_large_enough_for_the_largest_upload(tmp_path: Path) -> None:
     with ExitStack() as stack:
         uploads = Uploads(MOST, 900, Bounds(), DiskReserve(tmp_path, 0))
         stack.enter_context(uploads.share(tmp_path, {("of your key", "a"): 0.5})).add(900)
 
 
-def test_the_reserve_counts_only_what_is_not_on_the_disk_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reserve_counts_only_bytes_that_are_not_yet_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reserve = DiskReserve(tmp_path)
     monkeypatch.setattr(reserve, "measure", lambda: (300, 100))
     with ExitStack() as stack:

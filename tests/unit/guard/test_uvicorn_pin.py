@@ -1,5 +1,7 @@
-"""Every private thing of uvicorn that we touch, as it is in the pinned version. A failure here means: look again at
-runtime/http/guard/protocol.py before the pin is raised."""
+"""The private parts of uvicorn that we use are as in the pinned version.
+
+If one of these fails, check runtime/http/guard/protocol.py before the pin is raised.
+"""
 
 import inspect
 from functools import partial
@@ -12,11 +14,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from runtime.http.guard.protocol import GuardedConnection
 
 
-def test_the_version_is_the_one_that_was_read() -> None:
+def test_the_version_is_the_one_that_was_reviewed() -> None:
     assert version("uvicorn") == "0.54.0"
 
 
-def test_all_that_we_override_is_there_and_is_called() -> None:
+def test_all_methods_that_we_override_exist_and_are_called() -> None:
     ours = {
         name for name, value in vars(GuardedConnection).items() if callable(value) and hasattr(HttpToolsProtocol, name)
     }
@@ -35,12 +37,12 @@ def test_all_that_we_override_is_there_and_is_called() -> None:
 
 
 def test_the_cycle_keeps_the_scope_of_its_request() -> None:
-    """By it we tell headers that are under way from a body."""
+    """It distinguishes headers that are still arriving from a body."""
     assert "scope=self.scope" in inspect.getsource(HttpToolsProtocol.on_headers_complete)
     assert "self.scope = {" in inspect.getsource(HttpToolsProtocol.on_message_begin)
 
 
-def test_uvicorn_takes_anything_that_makes_a_connection() -> None:
+def test_uvicorn_accepts_any_factory_of_connections() -> None:
     made = partial(GuardedConnection, None)
     config = uvicorn.Config(lambda: None, http=made, ws="none", log_config=None)  # type: ignore[arg-type]
     config.load()
@@ -49,7 +51,7 @@ def test_uvicorn_takes_anything_that_makes_a_connection() -> None:
 
 
 def test_a_connection_is_closed_by_its_cycle_after_the_last_answer() -> None:
-    """By its own transport, which is ours where the connection is to be closed, and before it tells of the end."""
+    """It closes its own transport, which may be ours, before it reports the end."""
     sent = inspect.getsource(RequestResponseCycle.send)
     assert (
         "if not self.keep_alive:\n                    self.transport.close()\n                self.on_response()"
@@ -58,8 +60,8 @@ def test_a_connection_is_closed_by_its_cycle_after_the_last_answer() -> None:
     assert "self.transport = transport" in inspect.getsource(RequestResponseCycle.__init__)
 
 
-def test_a_cycle_writes_by_its_own_transport_and_first_the_head() -> None:
-    """Ours holds the first write until the second or the loop's next turn."""
+def test_a_cycle_writes_to_its_own_transport_and_first_the_head() -> None:
+    """Our transport delays the first write until the second or the loop's next turn."""
     sent = inspect.getsource(RequestResponseCycle.send)
     head, body = sent.split("# Sending response body")
     assert 'content.append(b"\\r\\n")\n            self.transport.write(' in head

@@ -1,4 +1,4 @@
-"""Bodies of very many values: counted while they come, and refused before they are decoded."""
+"""Bodies with too many values are counted while they arrive, and refused before they are decoded."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def add(most: int, body: bytes, size: int) -> None:
 
 
 @given(value=JSONS, size=st.integers(1, 9), ascii_only=st.booleans())
-def test_the_count_is_true_however_the_body_is_cut(value: Any, size: int, ascii_only: bool) -> None:
+def test_the_count_is_right_however_the_body_is_cut(value: Any, size: int, ascii_only: bool) -> None:
     body, count = json.dumps(value, ensure_ascii=ascii_only).encode(), held(value)
     add(count, body, size)
     if count:
@@ -45,7 +45,7 @@ def test_the_count_is_true_however_the_body_is_cut(value: Any, size: int, ascii_
             add(count - 1, body, size)
 
 
-def test_truths_are_not_taken_for_exponents() -> None:
+def test_booleans_are_not_taken_for_exponents() -> None:
     add(1, b"[" + b"true,false,null," * 500_000 + b"1]", 1 << 16)
 
 
@@ -71,8 +71,10 @@ def test_a_text_is_one_value_whatever_is_in_it(size: int) -> None:
         (b"/v1/load_lora_adapter", b'{"error":{"message":"This body holds'),
     ],
 )
-async def test_it_is_refused_before_its_end_has_come(tmp_path: Path, item: bytes, path: bytes, prefix: bytes) -> None:
-    """The client never sends the rest: whoever waited for it, or decoded it, would not answer."""
+async def test_a_body_is_refused_before_its_end_arrives(
+    tmp_path: Path, item: bytes, path: bytes, prefix: bytes
+) -> None:
+    """The client never sends the rest, so a server that waited for it would not answer."""
     body = b'{"model": "chat", "messages": [' + item * (400_000 // len(item) + 66_000)
     head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % (len(body) + 1)
     async with served(tmp_path, body_seconds=PATIENCE) as server:
@@ -85,7 +87,7 @@ async def test_it_is_refused_before_its_end_has_come(tmp_path: Path, item: bytes
 
 
 class Body(bytes):
-    """A body that counts the pieces taken of it."""
+    """A body that counts how many pieces of it are read."""
 
     pieces = 0
 
@@ -94,16 +96,16 @@ class Body(bytes):
         return super().__getitem__(key)
 
 
-def test_counting_ends_at_the_bound_where_all_of_it_comes_at_once() -> None:
-    """As texts of a body do, which hold JSON: of 4 MB streams waited for 0.3 s."""
+def test_counting_stops_at_the_bound_if_the_whole_body_arrives_at_once() -> None:
+    """As JSON in strings of a body does. 4 MB of it delayed streams by 0.3 s."""
     body = Body(b"[" + b"1e308," * 700_000 + b"1]")
     with pytest.raises(TooLarge):
         Values(65_536).add(body)
-    assert body.pieces == 1, "64 KiB of it are over the bound"
+    assert body.pieces == 1, "its first 64 KiB are over the bound"
 
 
 async def test_a_body_that_says_it_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
-    """Nothing of it has come, and nothing does."""
+    """Without any byte of it."""
     head = b"POST /v1/organization/projects HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 10000000\r\n\r\n"
     async with served(tmp_path, body_seconds=PATIENCE) as server:
         wire = await server.connect()

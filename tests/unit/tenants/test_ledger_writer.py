@@ -214,7 +214,7 @@ async def test_a_second_start_ends_what_the_first_left(tmp_path: Path) -> None:
     assert (tmp_path / "server-id").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_stop_writes_rows_that_nobody_waits_for(tmp_path: Path) -> None:
+async def test_a_stop_writes_rows_without_waiters(tmp_path: Path) -> None:
     database = open_tables(tmp_path)
     ledger = Ledger(tmp_path)
     await ledger.enable(database)

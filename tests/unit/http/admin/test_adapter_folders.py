@@ -1,4 +1,4 @@
-"""Adapters by path: only below the server's roots, and nobody learns what lies elsewhere."""
+"""Adapters by path are accepted only below the server's roots, and nothing outside is revealed."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ CALLER = Caller("mine", scopes=SCOPES - {Scope.ADMIN})
 
 @pytest.fixture
 def places(tmp_path: Path) -> SimpleNamespace:
-    """`inside` has an adapter, `outside` too; links lead from one to the other."""
+    """Folders `inside` and `outside`, each with an adapter and a link to the other."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for place in (inside, outside):
         (place / "adapter").mkdir(parents=True)
@@ -65,14 +65,14 @@ async def reported(path: str, by: Settings, what: Literal["adapters", "models"])
     return error.value.status, error.value.code, error.value.param, error.value.message.partition(" below ")[2]
 
 
-async def test_all_others_get_one_and_the_same_answer(places: SimpleNamespace) -> None:
+async def test_all_other_folders_get_the_same_answer(places: SimpleNamespace) -> None:
     answers = {await reported(path, settings(places), "adapters") for path in refused(places)}
     assert len(answers) == 1
     assert "--adapter-roots" in answers.pop()[3]
 
 
 def in_data(places: SimpleNamespace, real: Path) -> list[str]:
-    """Spellings of folders of the data directory, and of what holds it; `real`: where it is."""
+    """Return spellings of folders in the data directory and around it. real: its true path."""
     stored, top = real / "store" / ("a" * 64), real.parent
     (stored / "adapter_config.json").parent.mkdir(parents=True)
     (real / "merged" / "model").mkdir(parents=True)
@@ -89,7 +89,7 @@ def in_data(places: SimpleNamespace, real: Path) -> list[str]:
 
 @pytest.mark.parametrize("linked", [False, True])
 async def test_the_data_directory_is_closed_however_it_is_spelled(places: SimpleNamespace, linked: bool) -> None:
-    """Also where it lies below a root, is one itself, or is a link to where it is."""
+    """Also if it is below a root, is a root itself, or is a link."""
     top, real = places.inside.parent, places.inside.parent / "data"
     if linked:
         real = places.inside / "elsewhere"
@@ -104,19 +104,19 @@ async def test_the_data_directory_is_closed_however_it_is_spelled(places: Simple
     for folder in ("mine+model", "theirs+model"):
         (real / "merged" / folder).mkdir()
     merged, own, theirs = (str(real / "merged" / name) for name in ("model", "mine+model", "theirs+model"))
-    for path in (merged, own):  # the first: of a version that named no team
+    for path in (merged, own):  # the first is from a version without teams in the path
         await check_folder(path, settings(places), "source", "models", CALLER)
     await reported(theirs, settings(places, top), "models")
     await check_folder(theirs, settings(places), "source", "models", Caller("mine", scopes=frozenset({Scope.ADMIN})))
     await reported(merged, settings(places, top), "adapters")
 
 
-async def test_a_relative_path_is_none(places: SimpleNamespace) -> None:
+async def test_a_relative_path_is_refused(places: SimpleNamespace) -> None:
     with pytest.raises(BadRequest, match="absolute"):
         await check_folder("adapter", settings(places), "lora_path", "adapters", CALLER)
 
 
-async def test_a_key_needs_a_scope_of_its_own_to_name_a_folder(places: SimpleNamespace, tmp_path: Path) -> None:
+async def test_a_key_needs_a_scope_to_name_a_folder(places: SimpleNamespace, tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], adapter_roots=(places.inside,))
     by_path = {"name": "tune", "base": "chat", "source": {"path": str(places.inside / "adapter")}}
     requested: dict[str, dict[str, Any]] = {
@@ -141,7 +141,7 @@ async def test_a_key_needs_a_scope_of_its_own_to_name_a_folder(places: SimpleNam
     ("owners", "taken"),
     [((), True), (("search",), True), (("legal",), False), (("legal", "search"), True), (("legal shared",), True)],
 )
-async def test_what_another_team_owns_is_taken_from_an_upload_alone(
+async def test_content_that_another_team_owns_is_accepted_only_as_an_upload(
     owners: tuple[str, ...], taken: bool, source: str, dry: bool, places: SimpleNamespace, tmp_path: Path
 ) -> None:
     registered: list[str] = []
@@ -192,7 +192,7 @@ async def test_what_another_team_owns_is_taken_from_an_upload_alone(
 
 
 @pytest.mark.parametrize("scopes", [SCOPES, SCOPES - {Scope.MODELS}], ids=["all", "no models"])
-async def test_who_may_add_no_models_brings_no_chat_template(
+async def test_a_key_that_may_not_add_models_may_not_add_chat_templates(
     scopes: frozenset[Scope], places: SimpleNamespace, tmp_path: Path
 ) -> None:
     """A template is a program, as a model's own is."""
@@ -217,7 +217,7 @@ async def test_who_may_add_no_models_brings_no_chat_template(
     assert seen == [Scope.MODELS in scopes] * 2
 
 
-async def test_both_calls_look_at_the_roots_first(places: SimpleNamespace, tmp_path: Path) -> None:
+async def test_both_calls_check_the_roots_first(places: SimpleNamespace, tmp_path: Path) -> None:
     read: list[str] = []
 
     async def look(*arguments: Any, **_: Any) -> CheckedAdapter:

@@ -1,4 +1,4 @@
-"""What /metrics tells of adapters, and that nothing of a removed one stays there."""
+"""Adapters in /metrics, where nothing of a removed one stays."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ async def scrape(gateway: FakeGateway) -> str:
         return (await client.get("/metrics")).text
 
 
-async def test_running_and_waiting_adapters_by_vllms_own_series(gateway: FakeGateway) -> None:
+async def test_running_and_waiting_adapters_are_in_vllms_own_series(gateway: FakeGateway) -> None:
     found = [adapter("runs", "a"), adapter("waits", "b"), adapter("idle", "c")]
     gateway.names.everything = Catalog(gateway.recipes, found)
     policy = gateway.queues["chat"].policy
@@ -77,7 +77,7 @@ def test_a_swap_reports_the_names_of_both_adapters(gateway: FakeGateway) -> None
     assert "staged in 2.0 ms, placed in 1.0 ms" in second.more
 
 
-def test_the_probes_of_a_digest_are_those_of_all_its_versions(gateway: FakeGateway) -> None:
+def test_probes_of_a_digest_count_for_all_its_versions(gateway: FakeGateway) -> None:
     first, second = Probe("a", "b"), Probe("c", "d")
     gateway.names.everything = Catalog(
         gateway.recipes, [adapter("x", "a", first), adapter("y", "a", second), adapter("z", "b")]

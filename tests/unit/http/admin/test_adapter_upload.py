@@ -1,4 +1,4 @@
-"""Adapters as multipart uploads: streamed to the disk, capped while they arrive, judged by their fields first."""
+"""Adapters as multipart uploads: streamed to disk, capped while they arrive, and refused early by their fields."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +25,7 @@ CHAT = {
 
 
 class Service:
-    """Takes what was uploaded instead of checking it."""
+    """Records uploads instead of checking them."""
 
     notes = SimpleNamespace(of=lambda digest: ())
 
@@ -57,7 +57,7 @@ def nothing_left(gateway: FakeGateway) -> bool:
 
 
 @pytest.mark.parametrize("order", [(NAME, BASE, FILE), (FILE, NAME, BASE)], ids=["fields-first", "file-first"])
-async def test_an_archive_reaches_the_check_and_is_gone_afterwards(
+async def test_an_archive_reaches_the_check_and_is_removed_afterwards(
     order: tuple[bytes, ...], client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     answer = await client.post(PATH, content=b"".join(order) + END, headers=HEADERS)
@@ -66,7 +66,7 @@ async def test_an_archive_reaches_the_check_and_is_gone_afterwards(
     assert nothing_left(gateway)
 
 
-async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_alias_and_probe_are_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     requested: list[Any] = []
 
     async def register(name: str, base: Base, source: UploadedArchive, *, probe: Any, accept: Any, **more: Any) -> Any:
@@ -116,7 +116,7 @@ async def test_a_full_team_is_refused_before_its_upload(client: httpx.AsyncClien
 
 
 @pytest.mark.parametrize("mode", [Mode.ENFORCE, Mode.WARN])
-async def test_bytes_are_limited_once_they_are_known(
+async def test_a_teams_bytes_are_limited_once_they_are_known(
     client: httpx.AsyncClient, gateway: FakeGateway, mode: Mode
 ) -> None:
     async def register(name: str, base: Base, source: UploadedArchive, *, accept: Any, **_: Any) -> Any:
@@ -155,7 +155,9 @@ async def test_an_archive_over_the_cap_is_cut_off_while_it_arrives(
     assert nothing_left(gateway)
 
 
-async def test_a_wrong_base_or_field_costs_no_upload(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_wrong_base_or_field_is_refused_without_the_upload(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
     for fields, status in ((NAME + part("base", b"none"), 404), (NAME + part("colour", b"red"), 400)):
         read: list[int] = []
 

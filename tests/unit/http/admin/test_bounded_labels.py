@@ -1,4 +1,4 @@
-"""Whatever clients send, register and are called: the metrics do not grow with it."""
+"""The metrics are bounded, whatever clients send, register and are called."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ TARGET = Target(
 
 
 def record(number: int, code: str | None = None, status: int = 200) -> RequestRecord:
-    """Each with names of its own."""
+    """Return a record with its own names."""
     context = RequestContext(f"r-{number}", caller=replace(EVERYBODY, team=f"team-{number}"))
     target = replace(TARGET, requested=f"asked-{number}", adapter=f"adapter-{number}")
     end = End.DONE if code is None else End.REFUSED
@@ -36,7 +36,7 @@ def record(number: int, code: str | None = None, status: int = 200) -> RequestRe
 
 
 def names_of(metrics: Metrics, label: str) -> dict[str, int]:
-    """The number of values that the label has in each series."""
+    """Return the number of values of a label in each series."""
     found: dict[str, set[str]] = {}
     for family in metrics.registry.collect():
         for sample in family.samples:
@@ -45,7 +45,7 @@ def names_of(metrics: Metrics, label: str) -> dict[str, int]:
     return {name: len(values) for name, values in found.items()}
 
 
-def test_what_is_counted_after_a_model_was_forgotten_is_seen() -> None:
+def test_counts_after_a_model_was_removed_are_exported() -> None:
     metrics = Metrics()
     sink = RequestMetrics(metrics)
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_what_is_counted_after_a_model_was_forgotten_is_seen() -> None:
 
 
 @pytest.mark.long
-def test_five_thousand_names_of_each_kind() -> None:
+def test_five_thousand_names_of_each_kind_are_bounded() -> None:
     metrics = Metrics()
     sinks = (RequestMetrics(metrics), TeamMetrics(metrics))
     limits = LimitMetrics(metrics)
@@ -72,13 +72,13 @@ def test_five_thousand_names_of_each_kind() -> None:
     assert names_of(metrics, "kind")["roundhouse_errors"] == CODES + 1
     assert set(names_of(metrics, "model").values()) == {1}
     total = sum(s.value for s in next(iter(metrics.adapter_requests.collect())).samples)
-    assert total == 15_000, "each is counted once"
+    assert total == 15_000, "each request is counted once"
     series = sum(len(family.samples) for family in metrics.registry.collect())
     assert names_of(metrics, "outcome") == {"roundhouse_requests": CODES + 1, "roundhouse_team_requests": 3}
     assert series < 7000
 
 
-def test_who_becomes_busy_takes_the_place_of_the_least_busy() -> None:
+def test_a_name_that_becomes_busy_replaces_the_least_busy() -> None:
     busiest = BusiestLabels[str](2)
     assert [busiest.count(name) for name in ("a", "a", "a", "b", "b")] == [None] * 5
     assert [busiest.count("c") for _ in range(5)] == [None, None, None, None, "b"]
@@ -94,7 +94,7 @@ async def scrape(gateway: FakeGateway, accept: str = "") -> httpx.Response:
         return await client.get("/metrics", headers={"accept": accept})
 
 
-async def test_five_hundred_registered_adapters(tmp_path: Path) -> None:
+async def test_five_hundred_registered_adapters_are_bounded(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
     found = [adapter(f"a-{number}", format(number % 16, "x")) for number in range(500)]
     gateway.names.everything = Catalog(gateway.recipes, found)
@@ -107,7 +107,7 @@ async def test_five_hundred_registered_adapters(tmp_path: Path) -> None:
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
 
-async def test_a_bucket_names_a_request_to_who_takes_open_metrics(tmp_path: Path) -> None:
+async def test_buckets_have_exemplars_in_open_metrics(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
     RequestMetrics(gateway.metrics).take(record(7))
     answer = await scrape(gateway, OPEN)
@@ -144,5 +144,5 @@ def test_engines_text_becomes_open_metrics() -> None:
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/html", "application/openmetrics-text", "x;;,;=;version=x"])
-async def test_whatever_is_accepted_something_comes(tmp_path: Path, accept: str) -> None:
+async def test_any_accept_header_gets_metrics(tmp_path: Path, accept: str) -> None:
     assert (await scrape(FakeGateway(tmp_path), accept)).status_code == 200

@@ -1,4 +1,4 @@
-"""Changes of a model's recipe that come together, and the forms of its source."""
+"""Simultaneous changes of a model's recipe, and the forms of its source."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
 
 @pytest.fixture
 async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGateway]:
-    """Its models change and leave at once, and the check of an edit takes a while."""
+    """A gateway whose models change and leave at once, but whose check of an edit takes a while."""
     with State(tmp_path / "data") as state:
         gateway = FakeGateway(tmp_path, state=state)
         editor, entries = gateway.gateway.services.editor, gateway.entries
@@ -41,9 +41,7 @@ async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield gateway
 
 
-async def test_two_at_once_are_two_versions_and_neither_is_lost(
-    client: httpx.AsyncClient, gateway: FakeGateway
-) -> None:
+async def test_two_simultaneous_edits_are_two_versions(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     changes = ({"queue.max_waiting": 7}, {"batching.max_requests": 3})
     answers = await asyncio.gather(*(client.patch("/v1/models/chat", json={"changes": one}) for one in changes))
     assert [answer.status_code for answer in answers] == [200, 200], [answer.text for answer in answers]
@@ -52,10 +50,10 @@ async def test_two_at_once_are_two_versions_and_neither_is_lost(
     assert (recipe.version, recipe.queue.max_waiting, recipe.batching.max_requests) == (3, 7, 3)
 
 
-async def test_an_alias_that_files_gave_keeps_no_edit_away(
+async def test_an_alias_from_files_does_not_prevent_an_edit(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though a router has its name by now: the model was there when it came, or the other way about."""
+    """Although a router has this name, too, whichever of the two came first."""
     editor, entry = gateway.gateway.services.editor, gateway.entries["chat"]
     given = entry.recipe.model_copy(update={"aliases": ("auto",)})
     monkeypatch.setattr(editor, "_recipe", lambda _: given)
@@ -68,7 +66,7 @@ async def test_an_alias_that_files_gave_keeps_no_edit_away(
 
 @pytest.mark.parametrize("name", ["embed", "searched", "fine", "chat:fine", "chat"])
 async def test_an_edit_takes_no_name_from_another(name: str, client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """A model's id, an alias, an adapter, on its base too: whoever asks for it would get other weights."""
+    """Of a model, an alias or an adapter, also on its base, because its users would get other weights."""
     gateway.state.adapters.register(AdapterKey("chat", "fine"), NewVersion(digest(1), 8, 100, "test"))
     gateway.state.models.set_alias("searched", "embed")
     gateway.names.refresh()
@@ -78,7 +76,7 @@ async def test_an_edit_takes_no_name_from_another(name: str, client: httpx.Async
     assert "mine" not in gateway.names.catalog.aliases
 
 
-async def test_an_alias_that_another_one_is_about_to_get_is_taken(
+async def test_an_alias_that_another_edit_is_about_to_set_is_taken(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exchanger = gateway.gateway.services.editor._residency.exchanger
@@ -88,7 +86,7 @@ async def test_an_alias_that_another_one_is_about_to_get_is_taken(
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "name_in_use")
 
 
-async def test_an_alias_that_a_call_gave_may_go_into_the_recipe(
+async def test_an_alias_set_by_a_call_may_be_written_into_the_recipe(
     client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     gateway.state.models.set_alias("mine", "chat")
@@ -97,8 +95,10 @@ async def test_an_alias_that_a_call_gave_may_go_into_the_recipe(
     assert gateway.names.catalog.recipes["chat"].aliases == ("mine",)
 
 
-async def test_an_edit_beside_a_removal_brings_nothing_back(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """What was edited before is gone with it, whichever of the two is first."""
+async def test_an_edit_during_a_removal_does_not_restore_the_model(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    """Earlier edits are removed with it, whichever of the two is first."""
     edited = await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": 7}})
     assert edited.status_code == 200, edited.text
     removed, edited = await asyncio.gather(
@@ -110,7 +110,7 @@ async def test_an_edit_beside_a_removal_brings_nothing_back(client: httpx.AsyncC
     assert recipe.queue.max_waiting != 7
 
 
-async def test_an_edit_counts_for_files_that_were_read_again_meanwhile(
+async def test_an_edit_applies_to_files_that_are_reloaded_during_it(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     editor = gateway.gateway.services.editor
@@ -130,7 +130,7 @@ async def test_an_edit_counts_for_files_that_were_read_again_meanwhile(
     assert "embed" not in gateway.entries
 
 
-async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
+async def test_a_purge_keeps_files_that_another_model_is_about_to_use(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     editor, source = gateway.gateway.services.editor, HubSource(hub="team/model", revision="next")
@@ -144,8 +144,8 @@ async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
     assert [source in files.sources for files in kept] == [True]
 
 
-async def test_what_was_measured_of_a_former_version_goes_with_it(gateway: FakeGateway) -> None:
-    """Another model of its name may have a version of this number, and other weights."""
+async def test_measurements_of_a_removed_version_are_removed(gateway: FakeGateway) -> None:
+    """Another model of this name may get the same version number with other weights."""
     editor, models = gateway.gateway.services.editor, gateway.state.models
     for most in (7, 8):
         await editor.edit("chat", {"queue.max_waiting": most})
@@ -159,7 +159,7 @@ async def test_what_was_measured_of_a_former_version_goes_with_it(gateway: FakeG
 
 
 async def test_no_model_is_added_while_files_are_deleted(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may want them: what is kept was counted before it came."""
+    """It may need them, because the files to keep were determined before."""
     editor = gateway.gateway.services.editor
     await editor.edit("chat", {"queue.max_waiting": 7})
     held: list[bool] = []
@@ -168,14 +168,14 @@ async def test_no_model_is_added_while_files_are_deleted(gateway: FakeGateway, m
     assert held == [True]
 
 
-async def test_an_edit_to_an_engine_that_is_not_here_is_refused(client: httpx.AsyncClient) -> None:
-    """It counted, and the model could not be loaded any more."""
+async def test_an_edit_to_a_missing_engine_is_refused(client: httpx.AsyncClient) -> None:
+    """It used to be accepted, and the model could no longer be loaded."""
     refused = await client.patch("/v1/models/chat", json={"changes": {"engine.versions": "<0.1"}})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, "engine_version"), refused.text
 
 
-async def test_an_edit_of_something_else_asks_for_no_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """Once an engine is newer, no model for an older one could be unpinned or get another name."""
+async def test_an_edit_of_other_keys_needs_no_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """Otherwise models for an older engine could not be unpinned or renamed."""
     entry = gateway.entries["chat"]
     engine = entry.recipe.engine.model_copy(update={"versions": "<0.1"})
     entry.recipe = entry.recipe.model_copy(update={"engine": engine})
@@ -185,8 +185,8 @@ async def test_an_edit_of_something_else_asks_for_no_engine(client: httpx.AsyncC
     assert refused.status_code == 422
 
 
-async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """It was answered with 200, and the file was left out: the model stayed as it was."""
+async def test_an_edit_that_could_not_be_read_back_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """It used to be a 200 although the file was ignored and the model unchanged."""
     for changes, words in (({"aliases": ["mine", "mine"]}, "used twice"), ({"engine.flags.seed": 10**200}, "a number")):
         refused = await client.patch("/v1/models/chat", json={"changes": changes})
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
@@ -218,6 +218,6 @@ def _at_once(entry: ModelEntry, exchange: RecipeExchange) -> None:
         ({"package": "models.starter", "inside": "pack"}, "package:models.starter/pack"),
     ],
 )
-def test_a_models_source_is_a_text_or_an_object_as_an_adapters(form: dict[str, str], text: str) -> None:
+def test_a_models_source_is_a_text_or_an_object_like_an_adapters(form: dict[str, str], text: str) -> None:
     for source in (form, text):
         assert source_text(AddModelBody.model_validate({"source": source}).source) == text

@@ -1,4 +1,4 @@
-"""Several engines' own series as one text that Prometheus can read, with those who wait in the gateway."""
+"""Several engines' own series in one text that Prometheus can read, with requests that wait in the gateway."""
 
 import importlib.util
 import re
@@ -23,12 +23,12 @@ def engine(model: str, running: int, waiting: int, tokens: int) -> str:
 
 def read(text: bytes) -> dict[tuple[str, str], float]:
     families = list(text_string_to_metric_families(text.decode()))
-    assert len({family.name for family in families}) == len(families), "a family stands twice"
+    assert len({family.name for family in families}) == len(families), "a family is repeated"
     assert {family.name.partition(":")[0] for family in families} <= {"vllm"}
     return {(s.name, s.labels["model_name"]): s.value for family in families for s in family.samples}
 
 
-def test_each_family_stands_once_with_all_models() -> None:
+def test_each_family_is_there_once_with_all_models() -> None:
     found = read(merged([engine("a", 2, 1, 7), engine("b", 1, 0, 5)], {"a": 3, "b": 0}))
     assert found == {
         ("vllm:num_requests_running", "a"): 2, ("vllm:num_requests_running", "b"): 1,
@@ -37,14 +37,14 @@ def test_each_family_stands_once_with_all_models() -> None:
     }  # fmt: skip
 
 
-def test_a_model_that_is_not_loaded_tells_who_waits_for_it() -> None:
+def test_a_model_that_is_not_loaded_has_its_waiting_requests() -> None:
     found = read(merged(["", engine("b", 1, 0, 5)], {"a": 3, "b": 0}))
     assert found[("vllm:num_requests_running", "a")] == 0
     assert found[("vllm:num_requests_waiting", "a")] == 3
 
 
 def vllm_names() -> set[str]:
-    """Series that vLLM has, as it writes them in its source: they are registered once an engine runs."""
+    """Return vLLM's series from its source, because they are registered only when an engine runs."""
     spec = importlib.util.find_spec("vllm")
     assert spec is not None
     assert spec.origin is not None
@@ -53,7 +53,7 @@ def vllm_names() -> set[str]:
     return names | {f"{name}_total" for name in names} | {f"{name}_bucket" for name in names}
 
 
-def test_the_series_that_dashboards_and_autoscalers_know_are_vllms() -> None:
+def test_the_series_for_dashboards_and_autoscalers_are_vllms() -> None:
     named = set(re.findall(r"`(vllm:\w+)`", (DOCS / "monitor.md").read_text())) - {"vllm:lora_requests_info"}
     assert len(named) > 8
     assert {name.replace("_seconds", "_seconds_bucket") for name in named} <= vllm_names()

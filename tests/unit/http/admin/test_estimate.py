@@ -1,4 +1,4 @@
-"""DELETE /v1/models/{model}/estimate: what was measured of a model goes, and the next plan is made with its files."""
+"""DELETE /v1/models/{model}/estimate removes a model's measurements, so that the next plan uses its files."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ async def test_measured_figures_of_one_model_are_forgotten(tmp_path: Path, monke
         assert unknown.status_code == 404
 
 
-async def test_no_plan_is_made_for_an_engine_that_the_recipe_does_not_want(tmp_path: Path) -> None:
+async def test_no_plan_is_made_for_an_engine_version_that_the_recipe_excludes(tmp_path: Path) -> None:
     with State(tmp_path / "state") as state:
         gateway = FakeGateway(tmp_path, state=state)
         entry = gateway.entries["chat"]

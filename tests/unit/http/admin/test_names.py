@@ -1,4 +1,4 @@
-"""Names over HTTP: what adapters and aliases may not be called, and what a recipe that comes later does to them."""
+"""Names over HTTP: names that adapters and aliases may not have, and conflicts with later recipes."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -70,7 +70,7 @@ def error(answer: httpx.Response) -> tuple[int, str, str]:
 REFUSED = [
     ("plain", "small", (409, "name_in_use", "name")),  # another model's id
     ("chat", "small", (409, "name_in_use", "name")),  # an alias
-    ("small", "chat", (409, "name_in_use", "name")),  # its base, which is named by its alias
+    ("small", "chat", (409, "name_in_use", "name")),  # its base, named by an alias
     ("tall", "small", (409, "name_in_use", "name")),  # small:tall is a model
     ("fine", "plain", (400, "adapters_not_supported", "base")),
     ("fine", "none", (404, "model_not_found", "model")),
@@ -109,7 +109,7 @@ def asking_as(gateway: FakeGateway, caller: Caller) -> httpx.AsyncClient:
 async def test_a_user_of_an_adapter_does_not_see_its_source(
     team: str, scope: str, fault: bool, gateway: FakeGateway
 ) -> None:
-    """Folders of the server, names of adapters that are not shared, and the known answer were there for all teams."""
+    """The server's folders, names of private adapters and known answers used to be visible to all teams."""
     made, key = "0.7 × legal/secret@v1 + 0.3 × /srv/x", AdapterKey("small", "mixed", "legal")
     new = NewVersion(digest(1), 8, 100, made, Probe("who was it?", "Ada"))
     gateway.state.adapters.register(key, new, shared=True)
@@ -136,7 +136,7 @@ async def test_a_user_of_a_model_does_not_see_the_load_of_others(scope: str, fau
 async def test_a_user_of_an_adapter_does_not_see_its_probe(
     team: str, fault: bool, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusal told the known answer to every team that asked the adapter."""
+    """The refusal used to reveal the known answer to all teams."""
     probe = Probe("who was it?", "Ada")
     new = NewVersion(digest(1), 8, 100, "test", probe)
     gateway.state.adapters.register(AdapterKey("small", "mixed", "legal"), new, shared=True)
@@ -153,8 +153,8 @@ async def test_a_user_of_an_adapter_does_not_see_its_probe(
 
 
 @pytest.mark.parametrize("base", ["secre", "secret", "small:secret"])
-async def test_a_wrong_base_tells_no_names_of_another_team(base: str, gateway: FakeGateway) -> None:
-    """It told those of the team `default`, and whether one of a name was there."""
+async def test_a_wrong_base_reveals_no_names_of_another_team(base: str, gateway: FakeGateway) -> None:
+    """The error used to list those of the team `default`, and reveal whether a name exists."""
     gateway.state.adapters.register(AdapterKey("small", "secret"), NewVersion(digest(1), 8, 100, "test"))
     gateway.names.refresh()
     async with asking_as(gateway, Caller("search", "key00001", frozenset((Scope.ADAPTERS, Scope.PATHS)))) as client:
@@ -179,7 +179,7 @@ async def test_an_invalid_name_is_explained(name: str, client: httpx.AsyncClient
     assert "pattern" not in message
 
 
-async def test_an_alias_of_a_model_comes_moves_and_goes(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_an_alias_of_a_model_is_set_moved_and_removed(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     made = await client.put("/v1/models/small/aliases/team/best:1")
     assert (made.status_code, made.json()["aliases"]) == (200, ["chat", "team/best:1"])
     assert gateway.names.catalog.resolve("team/best:1").recipe.id == "small"
@@ -200,7 +200,7 @@ async def test_an_alias_of_a_model_comes_moves_and_goes(client: httpx.AsyncClien
         ("a b", (400, "invalid_value", "alias")),
     ],
 )
-async def test_names_that_mean_something_are_no_alias(
+async def test_existing_names_are_refused_as_aliases(
     alias: str, fault: tuple[int, str, str], client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     gateway.state.adapters.register(AdapterKey("small", "fine"), NewVersion(digest(1), 8, 100, "test"))
@@ -209,7 +209,7 @@ async def test_names_that_mean_something_are_no_alias(
     assert gateway.state.models.aliases() == {}
 
 
-async def test_an_alias_in_a_recipe_stays(client: httpx.AsyncClient) -> None:
+async def test_an_alias_in_a_recipe_cannot_be_removed(client: httpx.AsyncClient) -> None:
     assert error(await client.delete("/v1/models/small/aliases/chat"))[:2] == (404, "alias_not_found")
 
 
@@ -225,7 +225,7 @@ async def test_an_adapter_that_a_recipe_hides_can_be_removed(
     assert not gateway.names.catalog.notes
 
 
-async def test_the_card_of_a_version_is_of_that_version(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_the_card_of_a_version_has_its_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     table, key = gateway.state.adapters, AdapterKey("small", "upper")
     for seed in (1, 2):
         table.register(key, NewVersion(digest(seed), 8, 100, "test"))
@@ -240,10 +240,10 @@ async def test_the_card_of_a_version_is_of_that_version(client: httpx.AsyncClien
     }
 
 
-async def test_an_adapter_is_removed_also_where_its_files_cannot_be_cleared_now(
+async def test_an_adapter_is_removed_even_if_its_files_cannot_be_deleted_now(
     gateway: FakeGateway, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the data directory was moved: the next start clears them."""
+    """As after the data directory was moved. The next start deletes them."""
     gateway.state.adapters.register(AdapterKey("small", "fine"), NewVersion(digest(1), 8, 100, "test"))
     gateway.names.refresh()
 

@@ -1,4 +1,4 @@
-"""What stands on every answer, health, and what metrics never hold."""
+"""Headers of every answer, health, and what metrics never contain."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.unit.http.fakes import FakeGateway, Wire
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/v1/models", "/nowhere", "/v1/embeddings"])
-async def test_a_clients_sane_request_id_comes_back(client: httpx.AsyncClient, path: str) -> None:
+async def test_a_clients_valid_request_id_is_returned(client: httpx.AsyncClient, path: str) -> None:
     for sane in ("mine-1", "a/b:c.d_e", "x" * 128):
         assert (await client.get(path, headers={"X-Request-Id": sane})).headers["x-request-id"] == sane
 
@@ -27,8 +27,8 @@ async def test_any_other_request_id_is_replaced(client: httpx.AsyncClient, odd: 
     assert number.startswith(b"req-")
 
 
-async def test_a_path_tells_all_its_methods(client: httpx.AsyncClient) -> None:
-    """For `/v1/models` it told POST alone, though GET answers."""
+async def test_a_405_lists_all_methods_of_its_path(client: httpx.AsyncClient) -> None:
+    """For `/v1/models` it used to list only POST."""
     for method, status in (("OPTIONS", 204), ("PUT", 405)):
         answer = await client.request(method, "/v1/models")
         assert answer.status_code == status
@@ -80,9 +80,7 @@ async def test_a_full_disk_and_a_failing_ledger_are_reported(
     assert [fault for fault, value in reported.items() if float(value)] == body.get("degraded", [])
 
 
-async def test_a_device_that_is_gone_is_reported_and_the_others_serve(
-    client: httpx.AsyncClient, gateway: FakeGateway
-) -> None:
+async def test_a_lost_device_is_reported_and_the_others_serve(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.gateway.phase = "ready"
     gateway.gateway.services.overview.lost_devices["cuda:1"] = "GPU is lost"  # type: ignore[index]
     answer = await client.get("/health/ready")

@@ -1,4 +1,4 @@
-"""Pins of adapters as requests for them move what the placement holds, and adapters whose base is gone."""
+"""Pinning adapters by requests and its effect on places, and adapters whose base was removed."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.unit.registry.makers import digest, recipe
 
 
 class Service:
-    """What `adapters.service` does with the state, without files."""
+    """`adapters.service` with the state, but without files."""
 
     notes = SimpleNamespace(of=lambda digest: ())
     stored_digests: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ class Service:
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
-    """A gateway with 'small', which has three places: the same content as 'one' and 'same', and two others."""
+    """A gateway with 'small', which has three places, and four adapters, of which 'one' and 'same' are equal."""
     with State(tmp_path / "data") as state:
         for name, content in (("one", 1), ("same", 1), ("two", 2), ("three", 3)):
             state.adapters.register(AdapterKey("small", name), NewVersion(digest(content), 8, 100, "test"))
@@ -74,12 +74,12 @@ async def pin(client: httpx.AsyncClient, name: str, pinned: bool = True) -> Any:
     return await (client.put if pinned else client.delete)(f"/v1/adapters/{name}/pin")
 
 
-async def test_content_that_two_names_share_is_held_while_one_of_them_is_pinned(
+async def test_content_of_two_names_is_pinned_while_one_of_them_is(
     client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     assert (await pin(client, "one")).status_code == 200
     assert (await client.put("/v1/adapters/same/aliases/prod", json={"version": "v1"})).status_code == 200
-    assert held(gateway) == [1], "a change of the other name takes no pin away"
+    assert held(gateway) == [1], "changing the other name does not unpin it"
     assert (await pin(client, "same")).status_code == 200
     assert (await pin(client, "one", False)).status_code == 200
     assert held(gateway) == [1]
@@ -87,10 +87,10 @@ async def test_content_that_two_names_share_is_held_while_one_of_them_is_pinned(
     assert held(gateway) == []
 
 
-async def test_a_pin_goes_with_its_adapter(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_pin_is_removed_with_its_adapter(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     assert (await pin(client, "one")).status_code == 200
     assert (await client.delete("/v1/adapters/one", params={"force": "true"})).status_code == 200
-    assert held(gateway) == [], "'same' has the content still, and is not pinned"
+    assert held(gateway) == [], "'same' still has the content, but is not pinned"
 
 
 async def test_a_pin_without_room_changes_nothing(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
@@ -99,8 +99,8 @@ async def test_a_pin_without_room_changes_nothing(client: httpx.AsyncClient, gat
     assert not gateway.state.adapters.get(AdapterKey("small", "three")).pinned
 
 
-async def test_pins_of_the_state_that_find_no_room_are_left_out(gateway: FakeGateway) -> None:
-    """The recipe has fewer places than it had."""
+async def test_stored_pins_without_room_are_left_out(gateway: FakeGateway) -> None:
+    """The recipe has fewer places than before."""
     for name in ("one", "two", "three"):
         gateway.state.adapters.pin(AdapterKey("small", name), True)
     await gateway.gateway.services.adapters.register_from_recipe(gateway.recipes[0])
@@ -108,7 +108,7 @@ async def test_pins_of_the_state_that_find_no_room_are_left_out(gateway: FakeGat
 
 
 async def test_a_disk_failure_under_one_adapter_of_a_recipe_is_reported(tmp_path: Path) -> None:
-    """The server gets ready without it."""
+    """The server becomes ready without it."""
 
     async def register(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
@@ -121,17 +121,17 @@ async def test_a_disk_failure_under_one_adapter_of_a_recipe_is_reported(tmp_path
         await gateway.gateway.services.adapters.register_from_recipe(expected)
         assert "No space left" in gateway.gateway.services.adapters.faults["small:one"]
         await gateway.gateway.services.adapters.register_from_recipe(recipe("small", version=2))
-        assert gateway.gateway.services.adapters.faults == {}, "the recipe names it no more"
+        assert gateway.gateway.services.adapters.faults == {}, "the recipe no longer names it"
         await gateway.gateway.services.adapters.register_from_recipe(expected)
         del gateway.entries["small"]
-        assert gateway.gateway.services.adapters.faults == {}, "nor is the model there"
+        assert gateway.gateway.services.adapters.faults == {}, "the model was removed"
 
 
 @pytest.mark.parametrize(("content", "registered"), [(1, ["one"]), (2, [])], ids=["same", "other"])
-async def test_a_recipes_adapter_whose_files_are_lost_is_registered_again_as_the_same(
+async def test_a_recipes_adapter_with_lost_files_is_registered_again_as_the_same_version(
     tmp_path: Path, content: int, registered: list[str]
 ) -> None:
-    """In a fleet its name is there from a server that is gone. A newer version keeps its name."""
+    """In a fleet, its name may come from a server that has left. A newer version keeps its name."""
     done: list[str] = []
 
     async def register(name: str, *_: Any, accept: Callable[[CheckedAdapter], None], **__: Any) -> Any:
@@ -155,7 +155,7 @@ async def copied(_: Version) -> None:
     """No other server copies it."""
 
 
-async def test_an_adapter_whose_base_is_gone_can_be_removed_and_not_changed(client: httpx.AsyncClient) -> None:
+async def test_an_adapter_whose_base_was_removed_can_be_removed_but_not_changed(client: httpx.AsyncClient) -> None:
     for method, path, body in (
         ("PUT", "/v1/adapters/gone:orphan/aliases/prod", {"version": "v1"}),
         ("PUT", "/v1/adapters/gone:orphan/pin", None),

@@ -1,4 +1,4 @@
-"""Which weights an answer is said to be of, where a model becomes another revision of itself under waiting requests."""
+"""The revision in an answer's header after a model changed its revision while requests waited."""
 
 import asyncio
 import json

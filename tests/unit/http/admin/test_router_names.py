@@ -39,7 +39,7 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", ["small", "tiny", "haiku", "own", "fine"])
 async def test_no_router_gets_the_name_of_a_model(name: str, client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """By id, by an alias of its recipe, of a provider's or of one made by a call; nor an adapter's."""
+    """Of its id, an alias in its recipe, a provider's alias or one made by a call; nor the name of an adapter."""
     gateway.state.adapters.register(AdapterKey("small", "fine"), NewVersion(digest(1), 8, 100, "test"))
     gateway.names.refresh()
     assert (await client.put("/v1/models/small/aliases/own")).status_code == 200
@@ -49,8 +49,8 @@ async def test_no_router_gets_the_name_of_a_model(name: str, client: httpx.Async
     assert not gateway.routers.names()
 
 
-async def test_a_rules_name_may_be_of_any_letters(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """The header that tells it is ASCII."""
+async def test_a_rules_name_may_have_any_letters(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """In the header, it is written in ASCII."""
     gateway.links["small"].script = lambda _: [
         ResponseStart(200, "application/json"),
         Chunk(b"{}"),
@@ -75,10 +75,10 @@ async def test_no_model_gets_the_name_of_a_router(client: httpx.AsyncClient, gat
     assert not gateway.names.is_model("auto")
 
 
-async def test_a_router_whose_name_a_file_gave_to_a_model_is_out_of_use(
+async def test_a_router_is_disabled_if_a_file_gives_its_name_to_a_model(
     client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
-    """A model that is named directly never becomes another one."""
+    """A model that is named directly is never replaced by another one."""
     assert (await client.post("/v1/routers", json=router("poem"))).status_code == 201
     gateway.links["small"].script = lambda _: [
         ResponseStart(200, "application/json"),
@@ -97,7 +97,7 @@ async def test_a_router_whose_name_a_file_gave_to_a_model_is_out_of_use(
     assert (await client.delete("/v1/routers/poem")).status_code == 200
 
 
-async def test_a_file_names_no_router_like_a_model(gateway: FakeGateway) -> None:
+async def test_a_router_in_a_file_may_not_have_a_models_name(gateway: FakeGateway) -> None:
     spec = RouterSpec.model_validate(router("haiku"))
     await gateway.routers.open([spec])
     assert "'haiku' is a provider's model already" in gateway.routers.faults["haiku"]
@@ -105,7 +105,7 @@ async def test_a_file_names_no_router_like_a_model(gateway: FakeGateway) -> None
 
 
 async def test_an_adapter_beside_a_routers_name_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """It was left out without a word, and somebody else answered."""
+    """It used to be ignored silently, and another model answered."""
     assert (await client.post("/v1/routers", json=router("auto"))).status_code == 201
     body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}], "adapter_id": "fine"}
     for path in ("/v1/chat/completions", "/v1/route"):
@@ -114,8 +114,8 @@ async def test_an_adapter_beside_a_routers_name_is_refused(client: httpx.AsyncCl
     assert not gateway.links["small"].requests
 
 
-async def test_what_a_model_says_is_not_taken_for_an_event(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """A list has no place for `model_used`: it was put into the text that was generated."""
+async def test_a_models_text_is_not_taken_for_an_event(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """A list has no place for `model_used`, which used to be put into the generated text."""
     assert (await client.post("/v1/routers", json=router("auto"))).status_code == 201
     choice = {"index": 0, "text": "data:{}", "finish_reason": "stop", "prompt_token_ids": [1], "token_ids": [1]}
     made = {"id": "x", "model": "small", "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}

@@ -1,4 +1,4 @@
-"""GET /v1/signal, and the series that say the same."""
+"""GET /v1/signal, and the metrics with the same values."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ def test_the_fullest_cache_counts(gateway: FakeGateway) -> None:
     assert kv_use_of({"chat": ""}, entry) is None
 
 
-async def test_a_signal_says_what_is_lacking(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_signal_says_what_is_missing(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     queue = gateway.queues["embed"]
     queue._pace.ended(20.0, 1.0)
     for _ in range(queue.policy.max_requests):
@@ -58,7 +58,7 @@ async def test_a_signal_says_what_is_lacking(client: httpx.AsyncClient, gateway:
         assert samples["roundhouse_wait_goal_seconds", service_class.label] == wait["goal_seconds"]
 
 
-async def test_a_model_that_worked_and_is_idle_for_long(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_model_that_is_idle_for_long_has_no_demand(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     queue = gateway.queues["embed"]
     queue.arrivals = ArrivalRates(time.monotonic() - 3600.0)
     queue._pace.ended(20.0, 1.0)
@@ -67,7 +67,7 @@ async def test_a_model_that_worked_and_is_idle_for_long(client: httpx.AsyncClien
     assert (await client.get("/metrics")).status_code == 200
 
 
-async def test_a_model_that_is_not_there(client: httpx.AsyncClient) -> None:
+async def test_a_signal_of_an_unknown_model_is_a_404(client: httpx.AsyncClient) -> None:
     for name in ("nothing", ""):
         answer = await client.get("/v1/signal", params={"model": name})
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")

@@ -1,4 +1,4 @@
-"""What the scripted speech engine hears, and short functions that call it."""
+"""The scripted speech engine's transcript, and short functions that call it."""
 
 from pathlib import Path
 from typing import Any

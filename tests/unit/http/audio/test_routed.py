@@ -44,7 +44,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ("/v1/audio/translations", {"language": "de"}, "english", "rule:translated"),
     ],
 )
-async def test_a_recording_goes_where_explain_says(
+async def test_a_recording_is_routed_as_explain_says(
     client: httpx.AsyncClient, path: str, fields: dict[str, str], target: str, reason: str
 ) -> None:
     reported = await client.post("/v1/route", json={"model": "ears", "endpoint": path, **fields})
@@ -57,13 +57,13 @@ async def test_a_recording_goes_where_explain_says(
     assert (found.json()["model_used"], found.json()["text"]) == (target, TEXT)
 
 
-async def test_what_is_no_name_is_refused_before_the_recording_has_come(client: httpx.AsyncClient) -> None:
+async def test_an_invalid_name_is_refused_before_the_recording_has_arrived(client: httpx.AsyncClient) -> None:
     for name, code in (("nobody", "model_not_found"), ("ears@v9", "router_version_not_found")):
         refused = await post(client, model=name)
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, code)
 
 
-async def test_explain_takes_what_forms_have_as_json(client: httpx.AsyncClient) -> None:
+async def test_explain_accepts_a_forms_fields_as_json(client: httpx.AsyncClient) -> None:
     body = {"model": "ears", "endpoint": PATH, "language": "de", "temperature": 0.5, "stream": True, "file": "a.wav"}
     body["timestamp_granularities"] = []
     assert (await client.post("/v1/route", json=body)).json()["target"] == "german"

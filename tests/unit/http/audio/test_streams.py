@@ -1,4 +1,4 @@
-"""Transcription as a stream: its events, errors in the middle, clients that leave; and OpenAI's client."""
+"""Streamed transcriptions: events, errors in the middle, clients that disconnect, and OpenAI's client."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(block[6:]) for block in blocks]
 
 
-async def test_stream(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_stream_has_deltas_and_the_whole_text(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     response = await post(client, stream="true")
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["x-roundhouse-model"] == "speech@rev"
@@ -55,7 +55,7 @@ async def test_stream(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     assert not left_over(gateway)
 
 
-async def test_stream_of_silence(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_stream_of_silence_has_only_its_end(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.links["speech"].script = lambda _: [INFO, segment(1, 0, 1, " "), END]
     found = events((await post(client, stream="true")).text)
     assert found == [{"type": "transcript.text.done", "text": ""}]
@@ -93,7 +93,7 @@ async def test_progress_comments_while_the_model_loads(client: httpx.AsyncClient
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])
-async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: str) -> None:
+async def test_a_client_that_disconnects_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: str) -> None:
     link = gateway.links["speech"]
     link.free = 2
     link.gate.clear()
@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
     assert gateway.outcomes() == {("speech", PATH, "cancelled"): 1.0}
 
 
-async def test_only_finished_transcriptions_teach_what_recordings_cost(
+async def test_only_finished_transcriptions_update_the_costs_of_recordings(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works: list[float] = []
@@ -129,7 +129,7 @@ async def test_only_finished_transcriptions_teach_what_recordings_cost(
 
 
 # --- OpenAI's client -----------------------------------------------------------------------------------------------
-@pytest.mark.filterwarnings("ignore:deprecated")  # by OpenAI, and still asked for
+@pytest.mark.filterwarnings("ignore:deprecated")  # deprecated by OpenAI, but still used
 async def test_openais_client(openai_client: openai.AsyncOpenAI) -> None:
     audio = openai_client.audio
     file = ("a.wav", WAV)

@@ -1,4 +1,4 @@
-"""Transcription: options, formats, and what the engine's errors become."""
+"""Transcription: options, formats, and the engine's errors."""
 
 import json
 from typing import Any
@@ -42,13 +42,13 @@ async def test_json_is_the_default(client: httpx.AsyncClient, gateway: FakeGatew
     assert not left_over(gateway)
 
 
-async def test_text(client: httpx.AsyncClient) -> None:
+async def test_text_is_plain(client: httpx.AsyncClient) -> None:
     response = await post(client, response_format="text")
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
     assert response.text == TEXT + "\n"
 
 
-async def test_srt(client: httpx.AsyncClient) -> None:
+async def test_srt_has_subtitles(client: httpx.AsyncClient) -> None:
     response = await post(client, response_format="srt")
     assert response.headers["content-type"] == "application/x-subrip; charset=utf-8"
     assert response.text == (
@@ -56,7 +56,7 @@ async def test_srt(client: httpx.AsyncClient) -> None:
     )
 
 
-async def test_vtt(client: httpx.AsyncClient) -> None:
+async def test_vtt_has_subtitles(client: httpx.AsyncClient) -> None:
     response = await post(client, response_format="vtt")
     assert response.headers["content-type"] == "text/vtt; charset=utf-8"
     assert response.text == (
@@ -65,7 +65,7 @@ async def test_vtt(client: httpx.AsyncClient) -> None:
     )
 
 
-async def test_verbose_json(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_verbose_json_has_segments(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     found = (await post(client, response_format="verbose_json")).json()
     assert {k: found[k] for k in ("task", "language", "duration", "text", "usage")} == {
         "task": "transcribe", "language": "english", "duration": 61.5, "text": TEXT, "usage": DURATION,
@@ -80,7 +80,7 @@ async def test_verbose_json(client: httpx.AsyncClient, gateway: FakeGateway) -> 
 
 
 @pytest.mark.parametrize("name", ["timestamp_granularities[]", "timestamp_granularities"])
-async def test_words(client: httpx.AsyncClient, gateway: FakeGateway, name: str) -> None:
+async def test_words_have_times(client: httpx.AsyncClient, gateway: FakeGateway, name: str) -> None:
     found = (await post(client, PATH, response_format="verbose_json", **{name: ["word", "segment"]})).json()
     assert found["words"][0] == {"word": "Turn on <the> lamp.", "start": 0.0, "end": 1.5}
     assert len(found["segments"]) == 2
@@ -110,11 +110,11 @@ async def test_silence_is_an_empty_text(client: httpx.AsyncClient, gateway: Fake
         ("en", [], ""),
     ],
 )
-def test_segments_are_joined_by_the_languages_custom(language: str, texts: list[str], whole: str) -> None:
+def test_segments_are_joined_with_or_without_blanks_by_language(language: str, texts: list[str], whole: str) -> None:
     assert text([segment(1, 0, 1, words) for words in texts], language) == whole
 
 
-def test_clock() -> None:
+def test_times_of_subtitles_are_formatted() -> None:
     assert clock(0.0004, ".") == "00:00:00.000"
     assert clock(59.9996, ",") == "00:01:00,000"
     assert clock(100 * 3600, ".") == "100:00:00.000"
@@ -127,7 +127,7 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
     plain = engine_request(gateway)
     assert plain.task == "transcribe"
     assert (plain.language, plain.prompt, plain.hotwords, plain.vad) == (None, None, None, None)
-    assert plain.temperature == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "as Whisper falls back"
+    assert plain.temperature == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "Whisper's fall-back temperatures"
     assert plain.max_seconds == gateway.settings.max_audio_seconds
     await post(
         client, PATH, language="DE", prompt="names", hotwords="lamp", temperature="0.4", vad_filter="true", user="u",
@@ -196,7 +196,7 @@ async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> 
 async def test_segments_are_joined_as_the_language_is_written(
     client: httpx.AsyncClient, gateway: FakeGateway, path: str, language: str, spaced: bool
 ) -> None:
-    """Providers tell its name. A translation is in English, whatever was spoken."""
+    """Providers return the language's name. A translation is in English, whatever was spoken."""
     info = TranscriptInfo(language=language, language_probability=1, duration=2, duration_after_vad=2)
     gateway.links["speech"].script = lambda _: [info, segment(1, 0, 1, "one"), segment(2, 1, 2, "two"), END]
     text = "one two" if spaced else "onetwo"
@@ -270,7 +270,7 @@ async def test_the_engines_refusal_keeps_its_status(client: httpx.AsyncClient, g
     assert not left_over(gateway)
 
 
-async def test_an_engine_that_says_nothing_is_500(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_an_engine_that_returns_nothing_is_500(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.links["speech"].script = lambda _: [END]
     assert (await post(client)).status_code == 500
     assert (await post(client, stream="true")).status_code == 500

@@ -1,4 +1,4 @@
-"""Uploads: streamed to a private file, capped while they arrive, and gone afterwards."""
+"""Uploads are streamed to a private file, capped while they arrive, and removed afterwards."""
 
 import asyncio
 import stat
@@ -80,7 +80,7 @@ async def test_any_cut_of_the_body_gives_the_same_file(tmp_path: Path, sound: by
 
 
 def recording(gateway: FakeGateway) -> Any:
-    """The endpoint alone: building the whole application for each example would take most of the time."""
+    """Return the endpoint alone, because building the application for each example would take most of the time."""
     return ContextMiddleware(RecordingResponse(PATH), lambda: gateway.gateway, dialect_of, nothing, nothing)
 
 
@@ -92,7 +92,7 @@ async def test_an_unknown_model_is_answered_before_the_file_arrives(app: FastAPI
     assert not left_over(gateway)
 
 
-async def test_the_model_may_stand_behind_the_file(client: httpx.AsyncClient) -> None:
+async def test_the_model_may_come_after_the_file(client: httpx.AsyncClient) -> None:
     assert (await send(client, FILE, MODEL, END)).status_code == 200
     assert (await send(client, FILE, part("model", b"nobody"), END)).status_code == 404
 
@@ -149,7 +149,7 @@ async def test_a_file_over_the_limit_is_413(tmp_path: Path) -> None:
 
 
 async def test_an_endless_upload_is_cut_off_at_the_limit(tmp_path: Path) -> None:
-    """Chunked, so that no length is declared: reading stops soon after the limit, not at the end."""
+    """It is chunked, so that no length is declared. Reading stops soon after the limit."""
     gateway = FakeGateway(tmp_path, max_audio=100_000)
     sent = 0
 
@@ -168,7 +168,7 @@ async def test_an_endless_upload_is_cut_off_at_the_limit(tmp_path: Path) -> None
     assert not left_over(gateway)
 
 
-async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI, gateway: FakeGateway) -> None:
+async def test_a_client_that_disconnects_during_its_upload_leaves_no_file(app: FastAPI, gateway: FakeGateway) -> None:
     wire = Wire(app, PATH, [MODEL + FILE[:60]], HEADERS)
     wire.complete = False
     task = asyncio.create_task(wire.run())
@@ -206,7 +206,7 @@ async def test_a_full_disk_is_503(
 
 
 async def test_many_uploads_together_have_a_bound(tmp_path: Path) -> None:
-    """The room of one that has ended is free again."""
+    """An ended upload frees its space."""
     gateway = FakeGateway(tmp_path, max_uploads=50_000)
     gateway.links["speech"].script = lambda _: [INFO, ResponseEnd(usage=Usage())]
     app = application(gateway)
@@ -227,7 +227,7 @@ async def test_many_uploads_together_have_a_bound(tmp_path: Path) -> None:
     assert not left_over(gateway)
 
 
-async def test_a_disk_down_to_its_reserve_refuses_uploads_alone(tmp_path: Path) -> None:
+async def test_a_disk_down_to_its_reserve_refuses_only_uploads(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, disk_reserve=2**60)
     gateway.links["speech"].script = lambda _: [INFO, ResponseEnd(usage=Usage())]
     result = EmbedResult(vectors=bytes(8), dimensions=2, tokens=[1])
