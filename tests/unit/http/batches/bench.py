@@ -53,7 +53,7 @@ def body(text: str, model: str = "chat", **more: Any) -> dict[str, Any]:
 
 
 class Bench:
-    """A worker and its tables. Call `open` first and `close` last; another `open` is a restart. rights: by key id."""
+    """A worker and its tables. Call `open` first and `close` last. A second `open` is a restart. rights: by key id."""
 
     def __init__(self, folder: Path, limiter: Limiter | None = None, providers: Sequence[Provider] = ()) -> None:
         self.folder, self.limiter, self.providers = folder, limiter or Limiter(), providers

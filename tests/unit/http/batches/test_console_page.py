@@ -1,4 +1,4 @@
-"""Batches in the console: rows, one batch, and what other teams see."""
+"""Batches in the console: the list, one batch, and other teams."""
 
 import httpx
 
@@ -14,7 +14,7 @@ async def page(served: BatchServer, path: str) -> str:
     return response.text
 
 
-async def test_an_empty_page_says_how_to_begin(served: BatchServer) -> None:
+async def test_an_empty_page_says_how_to_start(served: BatchServer) -> None:
     assert "roundhouse batch run requests.jsonl" in await page(served, "batches")
 
 
@@ -40,7 +40,7 @@ async def test_faults_of_a_file_are_listed(served: BatchServer) -> None:
     assert "duplicate_custom_id" in text
 
 
-async def test_forecast_and_slack(served: BatchServer) -> None:
+async def test_forecast_and_slack_are_displayed(served: BatchServer) -> None:
     batch = await served.create(jsonl("a"))
     await served.reach(batch.id, BatchState.IN_PROGRESS)
     assert "forecast" not in await page(served, "batches?part=rows")
@@ -55,7 +55,7 @@ async def test_forecast_and_slack(served: BatchServer) -> None:
 
 
 async def test_deliveries_of_a_batch_are_listed(served: BatchServer) -> None:
-    """With the URL escaped, and a way to send them again."""
+    """With escaped URLs, and a button to send them again."""
     file = await served.upload(b"no json\n")
     url = "https://93.184.216.34/?a=<b>"
     batch = await served.client.batches.create(

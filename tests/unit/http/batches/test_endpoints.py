@@ -1,4 +1,4 @@
-"""`client.batches` of OpenAI's SDK against our Batches; each answer is held against its types."""
+"""`client.batches` of OpenAI's SDK against our Batches. Each answer is checked against its types."""
 
 import asyncio
 import json
@@ -49,7 +49,9 @@ async def test_a_batch_from_creation_to_its_files(served: BatchServer) -> None:
     assert errors[0]["response"]["body"]["error"]["code"] == "model_not_found"
 
 
-async def test_a_batch_says_that_nothing_can_be_written(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_says_that_its_database_cannot_be_written(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = await served.create(jsonl("a", "b"))
     await served.work(made.id, answered, most=1)
     monkeypatch.setattr(served.batches, "_is_unwritten", lambda: True)
@@ -65,7 +67,7 @@ async def test_a_batch_says_that_nothing_can_be_written(served: BatchServer, mon
 
 
 async def read_lines(served: BatchServer, id_: str) -> list[Any]:
-    """Lines of an output file, whose object has their bytes as its size."""
+    """Return the lines of an output file; check that its object has their size."""
     answer = await served.client.files.content(id_)
     assert answer.response.headers["content-type"] == "application/jsonl"
     file = await served.client.files.retrieve(id_)
@@ -75,7 +77,7 @@ async def read_lines(served: BatchServer, id_: str) -> list[Any]:
 
 
 def strict(raw: dict[str, Any]) -> dict[str, Any]:
-    """Without our own field, and without nulls: the SDK's types do not say where OpenAI's object has them."""
+    """Return the object without our field and without nulls, about which the SDK's types say nothing."""
     assert raw["roundhouse"] is not None
     found: dict[str, Any] = without_nulls({**raw, "roundhouse": None})
     return found
@@ -106,7 +108,7 @@ async def test_all_succeeded_means_no_error_file(served: BatchServer) -> None:
     assert len(await read_lines(served, done.output_file_id)) == 2
 
 
-async def test_no_file_before_the_end(served: BatchServer) -> None:
+async def test_there_is_no_output_file_before_the_end(served: BatchServer) -> None:
     made = await served.create(jsonl("a", "b"))
     await served.work(made.id, answered, most=1)
     with pytest.raises(openai.NotFoundError):
@@ -124,7 +126,7 @@ async def test_no_file_before_the_end(served: BatchServer) -> None:
     ],
     ids=range(5),
 )
-async def test_faults_of_the_file_fail_the_batch_and_not_the_call(
+async def test_faults_of_the_file_fail_the_batch_but_not_the_call(
     served: BatchServer, content: bytes, codes: list[tuple[str, int | None]]
 ) -> None:
     made = await served.create(content)
@@ -137,7 +139,7 @@ async def test_faults_of_the_file_fail_the_batch_and_not_the_call(
     assert (failed.request_counts.total, failed.output_file_id, failed.error_file_id) == (0, None, None)
 
 
-async def test_the_first_hundred_faults_and_how_many_more(served: BatchServer) -> None:
+async def test_the_first_hundred_faults_and_the_number_of_others_are_reported(served: BatchServer) -> None:
     made = await served.create(b"{\n" * 130)
     await served.reach(made.id, BatchState.FAILED)
     failed = await served.client.batches.retrieve(made.id)
@@ -160,7 +162,7 @@ async def test_the_first_hundred_faults_and_how_many_more(served: BatchServer) -
     ],
     ids=range(9),
 )
-async def test_bodies_that_are_refused(served: BatchServer, changes: dict[str, Any], param: str | None) -> None:
+async def test_faulty_bodies_are_refused(served: BatchServer, changes: dict[str, Any], param: str | None) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await served.create(jsonl("a"), **changes)
     if param is not None:
@@ -169,13 +171,13 @@ async def test_bodies_that_are_refused(served: BatchServer, changes: dict[str, A
 
 
 @pytest.mark.parametrize("window", ["1h", "168h"])
-async def test_other_windows(served: BatchServer, window: Any) -> None:
+async def test_other_windows_than_24_hours_are_accepted(served: BatchServer, window: Any) -> None:
     made = await served.create(jsonl("a"), completion_window=window)
     assert made.completion_window == window
     assert made.expires_at == made.created_at + 3600 * int(window[:-1])
 
 
-async def test_a_file_that_is_not_there_or_of_another_purpose(served: BatchServer) -> None:
+async def test_a_missing_file_or_one_of_another_purpose_is_refused(served: BatchServer) -> None:
     more: dict[str, Any] = {"endpoint": URL, "completion_window": "24h"}
     with pytest.raises(openai.NotFoundError) as missing:
         await served.client.batches.create(input_file_id="file-none", **more)
@@ -190,7 +192,7 @@ async def test_a_file_that_is_not_there_or_of_another_purpose(served: BatchServe
     assert wrong.value.code == "wrong_purpose"
 
 
-async def test_the_same_creation_again_is_the_same_batch(served: BatchServer) -> None:
+async def test_a_repeated_creation_returns_the_same_batch(served: BatchServer) -> None:
     file = await served.upload(jsonl("a"))
     more: Any = {"endpoint": URL, "completion_window": "24h", "extra_headers": {"Idempotency-Key": "k"}}
     first, second = await asyncio.gather(
@@ -207,7 +209,7 @@ async def test_the_same_creation_again_is_the_same_batch(served: BatchServer) ->
         )
 
 
-async def test_cancel(served: BatchServer) -> None:
+async def test_a_batch_is_cancelled(served: BatchServer) -> None:
     made = await served.create(jsonl("a", "b", "c"))
     await served.work(made.id, answered, most=1)
     cancelling = await served.client.batches.cancel(made.id)
@@ -240,14 +242,14 @@ async def test_expired_lines_are_in_the_error_file(served: BatchServer) -> None:
     assert [line["error"]["code"] for line in await read_lines(served, done.error_file_id)] == ["batch_expired"]
 
 
-async def test_unknown_batches(served: BatchServer) -> None:
+async def test_unknown_batches_are_a_404(served: BatchServer) -> None:
     for call in (served.client.batches.retrieve, served.client.batches.cancel):
         with pytest.raises(openai.NotFoundError) as caught:
             await call("batch_none")
         assert caught.value.code == "batch_not_found"
 
 
-async def test_paging_through_many(served: BatchServer) -> None:
+async def test_many_batches_are_listed_by_pages(served: BatchServer) -> None:
     file = await served.upload(jsonl("a"))
     ids = []
     for number in range(7):
@@ -289,7 +291,7 @@ async def test_the_size_of_an_output_file_is_read_once(served: BatchServer, monk
     assert (await served.client.files.retrieve(done.output_file_id)).bytes == len(content.content)
 
 
-async def test_parts_of_an_output_file_do_not_read_all_of_it(
+async def test_parts_of_an_output_file_do_not_read_the_whole_file(
     served: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await served.create(jsonl("a", "b", "c"))
@@ -309,10 +311,10 @@ async def test_parts_of_an_output_file_do_not_read_all_of_it(
         part = await served.http.get(path, headers={"range": f"bytes={start}-{start + 4}"})
         assert part.status_code == 206
         assert part.content == content[start : start + 5]
-    assert len(lines) == 3 + 3, "all lines once for the size, then the first one for each part"
+    assert len(lines) == 3 + 3, "all lines once for the size, and then the first line for each part"
 
 
-async def test_a_deleted_output_file_is_gone(served: BatchServer) -> None:
+async def test_a_deleted_output_file_is_not_found(served: BatchServer) -> None:
     made = await served.create(jsonl("a", "b"))
     await served.work(made.id, lambda number: answered(number) if number else refused(number))
     done = await served.client.batches.retrieve(made.id)
@@ -323,9 +325,7 @@ async def test_a_deleted_output_file_is_gone(served: BatchServer) -> None:
     assert len(await read_lines(served, done.error_file_id)) == 1
 
 
-async def test_a_validation_that_a_crash_ended_begins_again(
-    served: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_validation_ended_by_a_crash_is_repeated(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORECAST_SECONDS", 0.0)
     made = await served.create(jsonl(*map(str, range(2500))))
     await served.batches.creator.close()
@@ -338,7 +338,7 @@ async def test_a_validation_that_a_crash_ended_begins_again(
     assert sum(group.count for group in lines) == 2500
 
 
-async def test_the_place_of_a_line_is_that_of_its_body(served: BatchServer) -> None:
+async def test_a_line_has_the_offset_of_its_body(served: BatchServer) -> None:
     made = await served.create(b"\xef\xbb\xbf" + jsonl("a") + b"\r\n" + jsonl("b", body={**BODY, "n": 1}))
     await served.reach(made.id, BatchState.IN_PROGRESS)
     epoch, _ = await served.batches.store.write(lambda tables: tables.runners.open(alone=True))
@@ -348,7 +348,7 @@ async def test_the_place_of_a_line_is_that_of_its_body(served: BatchServer) -> N
     assert bodies == [BODY, {**BODY, "n": 1}]
 
 
-async def test_unfinished_batches_of_a_team_have_a_bound(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_batches_of_a_team_are_bounded(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert creation.UNFINISHED == 100
     monkeypatch.setattr(creation, "UNFINISHED", 3)
     file = await served.upload(jsonl("a"))
@@ -363,7 +363,7 @@ async def test_unfinished_batches_of_a_team_have_a_bound(served: BatchServer, mo
     assert (await served.client.batches.create(**more, extra_headers={"Idempotency-Key": "first"})).id == first.id
 
 
-async def test_nothing_of_the_texts_is_logged(served: BatchServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_texts_are_not_logged(served: BatchServer, caplog: pytest.LogCaptureFixture) -> None:
     secret = "the word is swordfish"
     made = await served.create(jsonl("a", body={**BODY, "note": secret}) + secret.encode())
     await served.reach(made.id, BatchState.FAILED)
@@ -371,7 +371,7 @@ async def test_nothing_of_the_texts_is_logged(served: BatchServer, caplog: pytes
     assert "swordfish" not in json.dumps(served.raw)
 
 
-async def test_a_running_batch_is_not_deleted(served: BatchServer) -> None:
+async def test_a_running_batch_cannot_be_deleted(served: BatchServer) -> None:
     made = await served.create(jsonl("a"))
     with pytest.raises(FinalConflict) as caught:
         await served.batches.delete("default", made.id)
@@ -382,7 +382,7 @@ async def test_a_running_batch_is_not_deleted(served: BatchServer) -> None:
         await served.client.batches.retrieve(made.id)
 
 
-async def test_answers_are_removed_after_their_life(served: BatchServer) -> None:
+async def test_answers_are_removed_when_they_expire(served: BatchServer) -> None:
     made = await served.create(jsonl("a", "b"))
     await served.work(made.id, lambda number: answered(number) if number else refused(number))
     running = await served.create(jsonl("c"))
@@ -399,7 +399,7 @@ async def test_answers_are_removed_after_their_life(served: BatchServer) -> None
     assert (await served.client.batches.retrieve(running.id)).request_counts.total == 1
 
 
-async def test_a_start_removes_what_a_crash_left(served: BatchServer) -> None:
+async def test_a_start_removes_leftovers_of_a_crash(served: BatchServer) -> None:
     file = await served.upload(jsonl("a"))
     (served.batches.incoming / "half").write_bytes(b"x")
     (served.batches.incoming.parent / "file-00").write_bytes(b"x")
@@ -412,7 +412,7 @@ RANGES = ["bytes=0-0", "bytes=3-10", "bytes=5-", "bytes=-7", "bytes=10-99999", "
 
 
 @pytest.mark.parametrize("part", RANGES)
-async def test_a_part_of_a_file(served: BatchServer, part: str) -> None:
+async def test_a_range_of_a_file_is_returned(served: BatchServer, part: str) -> None:
     made = await served.create(jsonl("a", "b", "c"))
     await served.work(made.id, answered)
     done = await served.client.batches.retrieve(made.id)
@@ -427,14 +427,14 @@ async def test_a_part_of_a_file(served: BatchServer, part: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["bytes=5-2", "bytes=99999-", "bytes=-", "bytes=0-1,3-4", "lines=0-1", "bytes=a-b"])
-async def test_a_range_that_cannot_be_met_gives_all(served: BatchServer, part: str) -> None:
+async def test_an_unsatisfiable_range_returns_the_whole_file(served: BatchServer, part: str) -> None:
     file = await served.upload(jsonl("a"))
     answer = await served.http.get(f"/v1/files/{file.id}/content", headers={"Range": part})
     assert (answer.status_code, answer.content) == (200, jsonl("a"))
 
 
-async def test_tokens_that_unfinished_batches_of_a_team_hold(served: BatchServer) -> None:
-    """They are estimated from the bodies, and free again as lines end."""
+async def test_tokens_of_a_teams_unfinished_batches_are_limited(served: BatchServer) -> None:
+    """They are estimated from the bodies, and released as lines end."""
     size = len(json.dumps(BODY))
     tokens = -(-2 * size // 4)
     limit = Limit("lim_1", "team", "default", Kind.BATCH_TOKENS, 2 * tokens)

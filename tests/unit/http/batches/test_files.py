@@ -1,4 +1,4 @@
-"""`client.files` of OpenAI's SDK against our Files; each answer is held against its types."""
+"""`client.files` of OpenAI's SDK against our Files. Each answer is checked against its types."""
 
 import errno
 import hashlib
@@ -26,7 +26,7 @@ from tests.unit.http.batches.conftest import URL, BatchServer, jsonl
 FORM = {"purpose": "batch"}
 
 
-async def test_a_file_comes_back_as_it_was_sent(served: BatchServer) -> None:
+async def test_a_file_is_returned_as_it_was_sent(served: BatchServer) -> None:
     content = jsonl("a", "b")
     made = await served.upload(content)
     assert faults(FileObject, served.raw[-1]) == []
@@ -39,7 +39,7 @@ async def test_a_file_comes_back_as_it_was_sent(served: BatchServer) -> None:
     assert answer.response.headers["content-type"] == "application/jsonl"
 
 
-async def test_another_life(served: BatchServer) -> None:
+async def test_a_file_may_have_another_expiry(served: BatchServer) -> None:
     made = await served.client.files.create(
         file=("in.jsonl", jsonl("a")), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
     )
@@ -61,7 +61,7 @@ async def test_another_life(served: BatchServer) -> None:
     ],
     ids=range(9),
 )
-async def test_wrong_fields(served: BatchServer, changes: dict[str, str], param: str) -> None:
+async def test_wrong_fields_are_refused(served: BatchServer, changes: dict[str, str], param: str) -> None:
     answer = await served.http.post(
         "/v1/files", data={**FORM, **changes}, files={"file": ("in.jsonl", jsonl("a"))}
     )  # fmt: skip
@@ -94,7 +94,7 @@ async def test_the_purpose_may_come_after_the_file(served: BatchServer) -> None:
     ],
     ids=["none", "empty", "two", "txt", "json"],
 )
-async def test_no_file_two_files_and_other_names(served: BatchServer, files: Any) -> None:
+async def test_a_form_without_exactly_one_file_is_refused(served: BatchServer, files: Any) -> None:
     answer = await served.http.post(
         "/v1/files", data=FORM, files=files or [("other", (None, b"x"))]
     )  # fmt: skip
@@ -102,12 +102,12 @@ async def test_no_file_two_files_and_other_names(served: BatchServer, files: Any
     assert await _nothing_is_stored(served)
 
 
-async def test_no_purpose(served: BatchServer) -> None:
+async def test_a_file_without_a_purpose_is_refused(served: BatchServer) -> None:
     answer = await served.http.post("/v1/files", files={"file": ("in.jsonl", jsonl("a"))})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "purpose")
 
 
-async def test_a_file_with_faults_is_stored_and_says_the_first(served: BatchServer) -> None:
+async def test_a_file_with_faults_is_stored_with_the_first_fault(served: BatchServer) -> None:
     made = await served.upload(jsonl("a") + b"{\n" + jsonl("a"))
     assert faults(FileObject, served.raw[-1]) == []
     assert made.status == "error"
@@ -116,14 +116,14 @@ async def test_a_file_with_faults_is_stored_and_says_the_first(served: BatchServ
     assert (await served.client.files.wait_for_processing(made.id)).status == "error"
 
 
-async def test_other_purposes_are_not_looked_into(served: BatchServer) -> None:
+async def test_files_of_other_purposes_are_not_checked(served: BatchServer) -> None:
     made = await served.upload(b"\x00\xff", "notes.bin", "user_data")
     assert made.status == "processed"
     answer = await served.client.files.content(made.id)
     assert (answer.content, answer.response.headers["content-type"]) == (b"\x00\xff", "application/octet-stream")
 
 
-async def test_a_deleted_file_is_gone_for_good(served: BatchServer) -> None:
+async def test_a_deleted_file_is_removed_completely(served: BatchServer) -> None:
     made = await served.upload(jsonl("a"))
     deleted = await served.client.files.delete(made.id)
     assert faults(FileDeleted, served.raw[-1]) == []
@@ -136,13 +136,13 @@ async def test_a_deleted_file_is_gone_for_good(served: BatchServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["file-none", "file-00-output", "file-00-errors", "..%2f..%2fetc", "x" * 120])
-async def test_unknown_files(served: BatchServer, name: str) -> None:
+async def test_unknown_files_are_a_404(served: BatchServer, name: str) -> None:
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
         answer = await served.http.request(method, f"/v1/files/{name}{path}")
         assert answer.status_code == 404, answer.text
 
 
-async def test_nothing_is_created_by_looking(served: BatchServer) -> None:
+async def test_reading_creates_no_database(served: BatchServer) -> None:
     assert (await served.client.files.list()).data == []
     assert (await served.client.batches.list()).data == []
     assert served.ledger.database is None
@@ -150,7 +150,7 @@ async def test_nothing_is_created_by_looking(served: BatchServer) -> None:
         await served.client.files.list(after="file-none")
 
 
-async def test_lists_page_by_page_both_ways(served: BatchServer) -> None:
+async def test_files_are_listed_by_pages_in_both_orders(served: BatchServer) -> None:
     ids = [(await served.upload(jsonl("a"), f"{number}.jsonl")).id for number in range(7)]
     other = await served.upload(b"x", "x", "evals")
     newest = [file.id async for file in served.client.files.list(limit=2, purpose="batch")]
@@ -160,7 +160,7 @@ async def test_lists_page_by_page_both_ways(served: BatchServer) -> None:
     assert oldest == [*ids, other.id]
 
 
-async def test_the_same_upload_again_is_the_same_file(served: BatchServer) -> None:
+async def test_a_repeated_upload_returns_the_same_file(served: BatchServer) -> None:
     again = {"extra_headers": {"Idempotency-Key": "k1"}}
     first = await served.client.files.create(file=("in.jsonl", jsonl("a")), purpose="batch", **again)
     second = await served.client.files.create(file=("in.jsonl", jsonl("a")), purpose="batch", **again)
@@ -172,7 +172,7 @@ async def test_the_same_upload_again_is_the_same_file(served: BatchServer) -> No
     assert caught.value.response.headers["x-should-retry"] == "false"
 
 
-async def test_a_file_over_the_size_is_refused_while_it_comes(tmp_path: Path) -> None:
+async def test_a_file_over_the_size_is_refused_while_it_arrives(tmp_path: Path) -> None:
     served = BatchServer(tmp_path, max_file=4096)
     with pytest.raises(openai.APIStatusError) as caught:
         await served.upload(jsonl(*map(str, range(200))))
@@ -181,7 +181,7 @@ async def test_a_file_over_the_size_is_refused_while_it_comes(tmp_path: Path) ->
     await served.close()
 
 
-async def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
+async def test_all_files_together_are_bounded(tmp_path: Path) -> None:
     served = BatchServer(tmp_path, files_disk=2**20)
     first = await served.upload(bytes(700_000), "a", "user_data")
     with pytest.raises(openai.InternalServerError) as caught:
@@ -213,7 +213,7 @@ async def test_one_team_leaves_room_for_the_files_of_others(tmp_path: Path) -> N
     await served.close()
 
 
-async def test_a_batch_of_requests_in_its_body_counts_for_its_team(tmp_path: Path) -> None:
+async def test_requests_in_a_batchs_body_count_for_its_team(tmp_path: Path) -> None:
     served = BatchServer(tmp_path, files_disk=2**20, max_file=300_000)
     for name in "ab":
         await served.upload(bytes(300_000), name, "user_data")
@@ -224,7 +224,7 @@ async def test_a_batch_of_requests_in_its_body_counts_for_its_team(tmp_path: Pat
     await served.close()
 
 
-async def test_each_look_into_an_input_takes_a_turn_of_its_team(
+async def test_each_check_of_an_input_takes_a_turn_of_its_team(
     served: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teams, take = list[str](), FairTurns.take
@@ -241,7 +241,7 @@ async def test_each_look_into_an_input_takes_a_turn_of_its_team(
     await served.batches.creator.close()
 
 
-async def test_a_disk_at_its_reserve_takes_nothing(tmp_path: Path) -> None:
+async def test_a_disk_at_its_reserve_accepts_no_files(tmp_path: Path) -> None:
     served = BatchServer(tmp_path, disk_reserve=2**50)
     with pytest.raises(openai.InternalServerError) as caught:
         await served.upload(jsonl("a"))
@@ -263,7 +263,7 @@ async def test_anthropics_files_are_not_served(served: BatchServer) -> None:
     await http.aclose()
 
 
-async def test_a_large_file_is_not_held_in_memory(served: BatchServer) -> None:
+async def test_a_large_file_is_not_read_into_memory(served: BatchServer) -> None:
     content = bytes(range(256)) * 40_000
     made = await served.upload(content, "big", "user_data")
     digest = hashlib.sha256()
@@ -284,14 +284,14 @@ async def _nothing_is_stored(served: BatchServer) -> bool:
     return not _stored(served) and not (await served.client.files.list()).data
 
 
-async def test_250_files_page_by_page_both_ways(served: BatchServer) -> None:
+async def test_250_files_are_listed_by_pages_in_both_orders(served: BatchServer) -> None:
     ids = [(await served.upload(b"x", f"{number}", "user_data")).id for number in range(250)]
     assert [file.id async for file in served.client.files.list(limit=100)] == ids[::-1]
     assert [file.id async for file in served.client.files.list(limit=100, order="asc")] == ids
     assert len((await served.client.files.list()).data) == 250
 
 
-async def test_a_disk_that_fills_up_during_an_upload_keeps_nothing(tmp_path: Path) -> None:
+async def test_an_upload_that_fills_the_disk_leaves_nothing(tmp_path: Path) -> None:
     with mount_small(tmp_path / "small", "16m") as folder:
         served = BatchServer(folder)
         first = await served.upload(jsonl("a"))
@@ -308,10 +308,10 @@ async def test_a_disk_that_fills_up_during_an_upload_keeps_nothing(tmp_path: Pat
         await served.close()
 
 
-async def test_a_disk_at_its_reserve_takes_no_batch_and_no_answers(
+async def test_a_disk_at_its_reserve_accepts_no_batches_and_runs_no_lines(
     served: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One file would do for any number of batches, whose lines and answers are rows of the ledger's database."""
+    """One file can be used for any number of batches, whose lines and answers are in the ledger's database."""
     file = await served.upload(jsonl("a"))
     made = await served.client.batches.create(input_file_id=file.id, endpoint=URL, completion_window="24h")
     await served.reach(made.id, BatchState.IN_PROGRESS)
@@ -335,7 +335,7 @@ async def test_a_disk_at_its_reserve_takes_no_batch_and_no_answers(
 async def test_a_disk_that_has_become_read_only_is_named(
     served: BatchServer, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    """There, even the removal of a file that was never made fails."""
+    """Even removing a file that does not exist fails there."""
 
     def read_only(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
@@ -356,7 +356,7 @@ async def test_a_disk_that_has_become_read_only_is_named(
     assert await _nothing_is_stored(served)
 
 
-async def test_a_store_that_fails_keeps_neither_row_nor_bytes(
+async def test_a_failing_store_leaves_neither_row_nor_bytes(
     served: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await served.upload(jsonl("a"))

@@ -1,4 +1,4 @@
-"""What models have for lines: when a load may begin, and which model works first."""
+"""Places of models for batch lines: when a load may begin, and which model runs first."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.unit.http.fakes import FakeGateway, recipe
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> FakeGateway:
-    """'other' is absent, and would take the memory of 'chat', whose load took a second."""
+    """A gateway in which 'other' is not loaded and would need the memory of 'chat', whose load took a second."""
     gateway = FakeGateway(tmp_path, [recipe("chat", "chat"), recipe("other", "chat")])
     gateway.entries["other"].state = ModelState.ABSENT
     plan = Plan("other", "load", 1, 0, 1, (Victim("chat", 1, 0, "evict"),))
@@ -30,17 +30,17 @@ def limit(gateway: FakeGateway, level: Level) -> int:
     return room_for(gateway.line_rooms.room("other", CALLER).traffic, level)
 
 
-def test_a_model_in_use_stays_until_time_is_short(gateway: FakeGateway) -> None:
+def test_a_model_in_use_stays_until_a_batch_has_little_time(gateway: FakeGateway) -> None:
     chat = gateway.entries["chat"]
     chat.loaded_at = chat.clock() - 1000.0
-    assert limit(gateway, Level.IDLE) > 0, "nobody uses the other one"
+    assert limit(gateway, Level.IDLE) > 0, "chat is not in use"
     gateway.line_rooms._used["chat"] = chat.clock()
     assert limit(gateway, Level.IDLE) == 0
     assert "memory from models in use" in gateway.line_rooms.room("other", CALLER).words
     assert limit(gateway, Level.SOON) > 0
 
 
-def test_lines_that_lose_much_work_leave_places_free_and_then_stay(gateway: FakeGateway) -> None:
+def test_after_much_lost_work_lines_leave_places_free(gateway: FakeGateway) -> None:
     rooms_, lost = gateway.line_rooms, LostWork()
     rooms_._lost["chat"], policy = lost, gateway.queues["chat"].policy
     found = []
@@ -51,45 +51,43 @@ def test_lines_that_lose_much_work_leave_places_free_and_then_stay(gateway: Fake
     assert found == [(True, True)] * 4 + [(False, True), (False, False)]
 
 
-def test_a_model_that_does_lines_works_for_ten_times_its_load(
-    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_with_lines_stays_for_ten_times_its_load(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     chat: Any = gateway.entries["chat"]
     now = chat.clock()
     chat.clock = lambda: now
     chat.loaded_at = now - 9.0
-    assert limit(gateway, Level.IDLE) > 0, "it does no lines"
+    assert limit(gateway, Level.IDLE) > 0, "it runs no lines"
     gateway.line_rooms._worked["chat"] = gateway.line_rooms._clock()
     assert [limit(gateway, level) > 0 for level in Level] == [True, False, False, False]
     assert "works on lines first" in gateway.line_rooms.room("other", CALLER).words
     chat.loaded_at = now - 11.0
-    assert limit(gateway, Level.IDLE) > 0, "it had its time"
+    assert limit(gateway, Level.IDLE) > 0, "its time is over"
     chat.loaded_at = now - 9.0
     monkeypatch.setattr(rooms, "IDLE_SECONDS", -1.0)
-    assert limit(gateway, Level.IDLE) > 0, "its lines ended a while ago"
+    assert limit(gateway, Level.IDLE) > 0, "its last lines ended a while ago"
 
 
-def test_lines_for_models_of_other_nodes_are_left_to_them(gateway: FakeGateway) -> None:
+def test_lines_for_other_nodes_models_are_left_to_those_nodes(gateway: FakeGateway) -> None:
     own, remote = gateway.line_rooms, recipe("far", "chat")
     away = rooms.LineRooms(gateway.names, gateway.residency, find_remote=lambda name, _: _resolved(name, remote))
     for name in ("far", "far@1"):
         room = away.room(name, CALLER)
         assert room.is_remote
         assert [room_for(room.traffic, level) for level in Level] == [0] * len(Level)
-        assert room.words == "", "the node that has it says why it waits"
+        assert room.words == "", "the node with the model says why it waits"
     assert not away.room("chat", CALLER).is_remote
     assert away.pin(["far", "chat", "none"], CALLER) == {"far": "far@1", "chat": "chat@1"}
     assert own.pin(["far", "chat", "none"], CALLER) == {"chat": "chat@1"}
 
 
-def test_lines_wait_for_a_node_that_is_gone_and_wrong_names_are_answered(gateway: FakeGateway) -> None:
+def test_lines_wait_for_a_node_that_has_left_but_wrong_names_are_answered(gateway: FakeGateway) -> None:
     away = rooms.LineRooms(gateway.names, gateway.residency, find_remote=lambda _name, _caller: None)
     gone = away.room("far@1", CALLER)
     assert gone.words == "No server of the fleet has far@1 now."
     assert room_for(gone.traffic, Level.LATE) == 0
     for name in ("none", "auto"):
         assert room_for(away.room(name, CALLER).traffic, Level.IDLE) > 0
-    assert room_for(gateway.line_rooms.room("far@1", CALLER).traffic, Level.IDLE) > 0, "there is no fleet"
+    assert room_for(gateway.line_rooms.room("far@1", CALLER).traffic, Level.IDLE) > 0, "without a fleet"
 
 
 def test_lines_for_a_model_that_the_fleet_removed_are_answered(gateway: FakeGateway) -> None:

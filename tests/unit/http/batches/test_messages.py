@@ -1,4 +1,4 @@
-"""`client.messages.batches` of Anthropic's SDK against ours; each answer is held against its types."""
+"""`client.messages.batches` of Anthropic's SDK against ours. Each answer is checked against its types."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def refused(_: int) -> LineEnd:
 
 
 class MessageBatchServer(BatchServer):
-    """`messages`: Anthropic's client."""
+    """A server and Anthropic's client `messages`."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
@@ -49,7 +49,7 @@ class MessageBatchServer(BatchServer):
         return await self.messages.create(requests=requests, **more)
 
     def check(self, kind: Any) -> dict[str, Any]:
-        """The last answer, strictly of a type, but for our own field and nulls."""
+        """Check the last answer strictly against a type, except for our own field and nulls."""
         raw = {name: value for name, value in self.raw[-1].items() if value is not None}
         raw.pop("roundhouse", None)
         assert faults(kind, raw) == []
@@ -97,7 +97,7 @@ async def test_a_batch_from_creation_to_its_results(served: MessageBatchServer) 
     assert answer.headers["content-type"] == "application/x-jsonl"
 
 
-async def test_results_are_where_clients_reach_the_server(tmp_path: Path) -> None:
+async def test_the_url_of_results_has_the_clients_address_of_the_server(tmp_path: Path) -> None:
     served = MessageBatchServer(tmp_path, public_url="http://test/prefix/")
     made = await served.start("a")
     await served.work(made.id, answered)
@@ -106,7 +106,7 @@ async def test_results_are_where_clients_reach_the_server(tmp_path: Path) -> Non
     await served.close()
 
 
-async def test_cancel(served: MessageBatchServer) -> None:
+async def test_a_batch_is_cancelled(served: MessageBatchServer) -> None:
     made = await served.start("a", "b")
     await served.work(made.id, answered, most=1)
     canceling = await served.messages.cancel(made.id)
@@ -126,7 +126,7 @@ async def test_cancel(served: MessageBatchServer) -> None:
     assert ended.value.body["type"] == "error"
 
 
-async def test_expired_requests(served: MessageBatchServer) -> None:
+async def test_expired_requests_are_in_the_results(served: MessageBatchServer) -> None:
     made = await served.start("a", "b")
     await served.work(made.id, answered, most=1)
     await served.batches.store.write(lambda tables: tables.lines.drop(made.id, LineState.EXPIRED, time.time()))
@@ -135,7 +135,7 @@ async def test_expired_requests(served: MessageBatchServer) -> None:
     assert [one.result.type async for one in await served.messages.results(made.id)] == ["succeeded", "expired"]
 
 
-async def test_delete(served: MessageBatchServer) -> None:
+async def test_a_batch_is_deleted(served: MessageBatchServer) -> None:
     made = await served.start("a")
     await served.work(made.id, answered)
     deleted = await served.messages.delete(made.id)
@@ -148,7 +148,7 @@ async def test_delete(served: MessageBatchServer) -> None:
     assert await served.batches.store.read(lambda tables: tables.lines.results(made.id)) == []
 
 
-async def test_paging_both_ways(served: MessageBatchServer) -> None:
+async def test_batches_are_listed_in_both_directions(served: MessageBatchServer) -> None:
     ids = [(await served.start("a")).id for _ in range(7)][::-1]
     assert [one.id async for one in served.messages.list(limit=2)] == ids
     after = await served.messages.list(limit=3, after_id=ids[1])
@@ -161,7 +161,7 @@ async def test_paging_both_ways(served: MessageBatchServer) -> None:
             await served.messages.list(**wrong)
 
 
-async def test_surfaces_do_not_mix(served: MessageBatchServer) -> None:
+async def test_batches_of_other_dialects_are_not_found(served: MessageBatchServer) -> None:
     ours = await served.start("a")
     theirs = await served.create(jsonl("a"))
     assert (await served.http.get(f"/v1/batches/{ours.id}")).status_code == 404
@@ -186,7 +186,7 @@ async def test_surfaces_do_not_mix(served: MessageBatchServer) -> None:
     ],
     ids=range(9),
 )
-async def test_bodies_that_are_refused(served: MessageBatchServer, body: bytes, where: str | None) -> None:
+async def test_faulty_bodies_are_refused(served: MessageBatchServer, body: bytes, where: str | None) -> None:
     answer = await served.http.post(PATH, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400, answer.text
     error = answer.json()
@@ -197,7 +197,7 @@ async def test_bodies_that_are_refused(served: MessageBatchServer, body: bytes, 
     assert served.ledger.database is None
 
 
-async def test_a_body_over_the_size(tmp_path: Path) -> None:
+async def test_a_body_over_the_size_is_refused(tmp_path: Path) -> None:
     served = MessageBatchServer(tmp_path, max_file=4096)
     with pytest.raises(anthropic.APIStatusError) as caught:
         await served.start(*map(str, range(100)))
@@ -214,7 +214,7 @@ async def test_a_body_over_the_size(tmp_path: Path) -> None:
     await served.close()
 
 
-async def test_no_room_for_the_input(tmp_path: Path) -> None:
+async def test_a_batch_without_room_for_its_input_is_refused(tmp_path: Path) -> None:
     served = MessageBatchServer(tmp_path, disk_reserve=2**50)
     with pytest.raises(anthropic.InternalServerError) as caught:
         await served.start("a")
@@ -223,7 +223,7 @@ async def test_no_room_for_the_input(tmp_path: Path) -> None:
     await served.close()
 
 
-async def test_the_same_creation_again_is_the_same_batch(served: MessageBatchServer) -> None:
+async def test_a_repeated_creation_returns_the_same_batch(served: MessageBatchServer) -> None:
     again = {"extra_headers": {"Idempotency-Key": "k"}}
     first, second = await served.start("a", **again), await served.start("a", **again)
     assert first.id == second.id
@@ -235,7 +235,7 @@ async def test_the_same_creation_again_is_the_same_batch(served: MessageBatchSer
     assert await served.batches.files.sweep() >= 1
 
 
-async def test_its_input_goes_with_the_end(served: MessageBatchServer) -> None:
+async def test_the_input_is_removed_at_the_end(served: MessageBatchServer) -> None:
     made = await served.start("a", "b")
     batch = await served.reach(made.id, BatchState.IN_PROGRESS)
     content = served.batches.files.content()
@@ -247,7 +247,7 @@ async def test_its_input_goes_with_the_end(served: MessageBatchServer) -> None:
         content.read(batch.input_file, 0, 1)
 
 
-async def test_results_of_a_batch_that_runs(served: MessageBatchServer) -> None:
+async def test_a_running_batch_has_no_results(served: MessageBatchServer) -> None:
     made = await served.start("a")
     answer = await served.http.get(f"{PATH}/{made.id}/results")
     assert answer.status_code == 404
@@ -264,7 +264,7 @@ async def test_results_of_an_old_batch_are_archived(served: MessageBatchServer) 
     assert (old.archived_at is None, old.results_url) == (False, None)
 
 
-async def test_250_batches_page_by_page_both_ways(served: MessageBatchServer) -> None:
+async def test_250_batches_are_listed_by_pages_in_both_directions(served: MessageBatchServer) -> None:
     made = await served.start("a")
     first = await served.reach(made.id, BatchState.IN_PROGRESS)
     file = await served.upload(jsonl("a"))

@@ -1,4 +1,4 @@
-"""Lines of batches at providers: so many at a time, or none."""
+"""Batch lines at providers: a bounded number at a time, or none."""
 
 import asyncio
 import json
@@ -53,12 +53,12 @@ async def arrivals(fake: ProviderFake, number: int) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_so_many_lines_at_a_time(tmp_path: Path, most: int) -> None:
+async def test_a_providers_lines_are_bounded(tmp_path: Path, most: int) -> None:
     async with opened(tmp_path, batch_connections=most) as (bench, fake):
         await bench.create([body(f"t{number}", "there/big") for number in range(8)])
         await arrivals(fake, most)
         bench.worker.wake()
-        await asyncio.sleep(0.2)  # nothing more comes
+        await asyncio.sleep(0.2)  # no more arrive
         assert (len(fake.seen), bench.worker.running) == (most, most)
         upstream = bench.gateway.providers.upstreams["there"]
         assert (upstream.running, upstream.lines) == (most, most)
@@ -68,7 +68,7 @@ async def test_so_many_lines_at_a_time(tmp_path: Path, most: int) -> None:
         assert len(fake.seen) == 8
 
 
-async def test_four_by_default(tmp_path: Path) -> None:
+async def test_four_lines_run_by_default(tmp_path: Path) -> None:
     async with opened(tmp_path) as (bench, _):
         room = bench.gateway.line_rooms.room("there/big", CALLER)
         assert (room.key, room.traffic.most) == ("there/", 4)
@@ -76,7 +76,7 @@ async def test_four_by_default(tmp_path: Path) -> None:
         assert (unknown.key, unknown.traffic.most) == ("", 4)
 
 
-async def test_a_provider_that_takes_no_lines(tmp_path: Path) -> None:
+async def test_a_provider_may_accept_no_lines(tmp_path: Path) -> None:
     async with opened(tmp_path, batches=False) as (bench, fake):
         fake.gate.set()
         await bench.create([body("a", "there/big"), body("b", "chat")])
@@ -97,7 +97,7 @@ def upstream(**more: Any) -> Upstream:
 
 
 def test_the_bound_holds_for_lines_that_routers_send() -> None:
-    """They come from another room than the provider's own."""
+    """They are counted in another room than the provider's own."""
     there = upstream(batch_connections=1)
     there.enter(first=True, is_line=True)
     with pytest.raises(QueueFull) as busy:

@@ -18,7 +18,7 @@ async def create(served: BatchServer, status: int = 200, **body: Any) -> Any:
     return answer.json()
 
 
-async def test_requests_in_the_body(served: BatchServer) -> None:
+async def test_a_batch_of_requests_in_the_body(served: BatchServer) -> None:
     made = await create(
         served, requests=[{"body": BODY}, {"body": BODY, "custom_id": "x"}], priority="high", completion_window="2h",
         metadata={"job": "1"},
@@ -28,7 +28,7 @@ async def test_requests_in_the_body(served: BatchServer) -> None:
     assert (batch.status, batch.request_counts.total, batch.metadata) == ("in_progress", 2, {"job": "1"})
     assert made["expires_at"] == batch.expires_at == batch.created_at + 7200
     assert served.raw[-1]["roundhouse"]["priority"] == "high"
-    assert (made["estimated_completion"], made["late"]) == (None, False), "nothing is known of the model yet"
+    assert (made["estimated_completion"], made["late"]) == (None, False), "the model is not yet measured"
     assert served.raw[-1]["roundhouse"]["forecast"] is None
     await served.work(made["batch_id"], answered)
     done = await served.client.batches.retrieve(made["batch_id"])
@@ -36,7 +36,7 @@ async def test_requests_in_the_body(served: BatchServer) -> None:
     assert [json.loads(line)["custom_id"] for line in lines] == ["0", "x"]
 
 
-async def test_an_uploaded_file(served: BatchServer) -> None:
+async def test_a_batch_of_an_uploaded_file(served: BatchServer) -> None:
     file = await served.upload(jsonl("a"))
     made = await create(served, input_file_id=file.id, priority="low")
     batch = await served.reach(made["batch_id"], BatchState.IN_PROGRESS)
@@ -59,23 +59,23 @@ async def test_an_uploaded_file(served: BatchServer) -> None:
     ],
     ids=range(10),
 )
-async def test_bodies_that_are_refused(served: BatchServer, body: dict[str, Any], param: str) -> None:
+async def test_faulty_bodies_are_refused(served: BatchServer, body: dict[str, Any], param: str) -> None:
     assert (await create(served, 400, **body))["error"]["param"] == param
     assert served.ledger.database is None
 
 
-async def test_an_unknown_file(served: BatchServer) -> None:
+async def test_an_unknown_file_is_refused(served: BatchServer) -> None:
     assert (await create(served, 404, input_file_id="file-none"))["error"]["code"] == "file_not_found"
 
 
-async def test_a_bound_on_requests_and_on_each(served: BatchServer) -> None:
+async def test_the_number_and_size_of_requests_are_bounded(served: BatchServer) -> None:
     many = {"requests": [{"body": {}}] * 50_001}
     assert (await create(served, 400, **many))["error"]["param"] == "requests"
     large = {"requests": [{"body": {"x": "y" * (5 << 20)}}]}
     assert (await create(served, 400, **large))["error"]["param"] == "requests.0"
 
 
-async def test_a_creation_that_cannot_be_kept_says_so(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_will_be_late_says_so(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORECAST_SECONDS", PATIENCE)
 
     async def forecast(id_: str) -> None:
@@ -95,4 +95,4 @@ async def test_a_creation_that_cannot_be_kept_says_so(served: BatchServer, monke
     assert (more["forecast"]["likely"], more["late"]) == (made["estimated_completion"], False)
     await served.work(made["batch_id"], answered)
     await served.client.batches.retrieve(made["batch_id"])
-    assert "forecast" not in served.raw[-1]["roundhouse"], "it has ended"
+    assert "forecast" not in served.raw[-1]["roundhouse"], "the batch has ended"

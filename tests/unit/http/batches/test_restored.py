@@ -1,4 +1,4 @@
-"""A backup that is taken while lines run: the restored server goes on with the batch."""
+"""A server restored from a backup taken while lines ran goes on with the batch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tests.unit.http.batches.bench import Bench, body, echo
 LINES, BEFORE = 40, 5
 
 
-async def test_a_restored_batch_goes_on_with_each_line_once(tmp_path: Path) -> None:
+async def test_a_restored_batch_runs_each_line_once(tmp_path: Path) -> None:
     with State(tmp_path / "data"):
         pass
     bench, answered = Bench(tmp_path / "data"), list[HttpCall]()
@@ -46,11 +46,13 @@ async def test_a_restored_batch_goes_on_with_each_line_once(tmp_path: Path) -> N
         lines = await later.results()
         assert [line.number for line in lines] == list(range(LINES))
         assert all(line.result == f'{{"text": "t{line.number}"}}'.encode() for line in lines)
-        assert {line.number: line.uid for line in lines if line.number in before} == before, "they did not run again"
+        assert {line.number: line.uid for line in lines if line.number in before} == before, "these did not run again"
         assert len(later.link.requests) == LINES - len(before)
         rows = later.rows()
-        assert rows.pop(("settled", "done", 7)) == LINES, "each was paid for once"
-        assert {(state, tokens) for state, _, tokens in rows} <= {("interrupted", 0)}, "those that ran in the copy"
+        assert rows.pop(("settled", "done", 7)) == LINES, "each line is charged once"
+        assert {(state, tokens) for state, _, tokens in rows} <= {("interrupted", 0)}, (
+            "lines that were running in the copy"
+        )
         assert batch.usage.output == 2 * LINES
         assert later.differences() == []
     finally:

@@ -1,4 +1,4 @@
-"""`client.webhooks` of OpenAI's SDK, callbacks of batches, and their deliveries; answers are held against its types."""
+"""`client.webhooks` of OpenAI's SDK, callbacks of batches, and their deliveries, checked against the SDK's types."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ ALL: Any = list(EVENTS.values())
 
 @pytest.fixture
 async def inside(tmp_path: Path) -> AsyncIterator[BatchServer]:
-    """A server whose operator lets it call this machine."""
+    """A server that may call this machine."""
     made = BatchServer(tmp_path, callback_networks=NETWORKS)
     yield made
     await made.close()
@@ -67,7 +67,7 @@ async def test_webhooks_from_creation_to_deletion(inside: BatchServer) -> None:
     assert (await client.event_types.list()).data == ALL
 
 
-async def test_a_test_event_comes_at_once(inside: BatchServer) -> None:
+async def test_a_test_event_is_delivered_at_once(inside: BatchServer) -> None:
     async with Receiver(201, 500) as receiver:
         made = await create(inside, receiver.url)
         result = await inside.client.webhooks.test(made.id, event_type="batch.failed")
@@ -95,14 +95,14 @@ async def test_a_test_event_comes_at_once(inside: BatchServer) -> None:
     ],
     ids=range(7),
 )
-async def test_webhooks_that_are_refused(served: BatchServer, body: dict[str, Any], param: str) -> None:
+async def test_faulty_webhooks_are_refused(served: BatchServer, body: dict[str, Any], param: str) -> None:
     given = {"event_types": ALL, "name": "x", "url": "https://93.184.216.34/"} | body
     answer = await served.http.post("/v1/webhook_endpoints", json=given)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert served.ledger.database is None
 
 
-async def test_too_many(inside: BatchServer) -> None:
+async def test_too_many_webhooks_are_refused(inside: BatchServer) -> None:
     for _ in range(10):
         await create(inside)
     with pytest.raises(openai.ConflictError) as refused:
@@ -110,7 +110,7 @@ async def test_too_many(inside: BatchServer) -> None:
     assert refused.value.code == "too_many_webhooks"
 
 
-async def test_before_the_first_one(served: BatchServer) -> None:
+async def test_without_webhooks_lists_are_empty(served: BatchServer) -> None:
     assert (await served.client.webhooks.list()).data == []
     secret = await served.http.get("/v1/callback_secret")
     assert (secret.status_code, secret.json()["error"]["code"]) == (404, "no_callback_secret")
@@ -126,7 +126,7 @@ async def reach(served: BatchServer, id_: str, state: str) -> Any:
             await asyncio.sleep(0.01)
 
 
-async def test_a_callback_and_its_redelivery(inside: BatchServer) -> None:
+async def test_a_callback_is_delivered_and_redelivered(inside: BatchServer) -> None:
     async with Receiver(410, 200) as receiver:
         body = {"url": URL, "requests": [{"body": BODY}], "callback_url": receiver.url}
         answer = await inside.http.post("/v1/batch", json=body)
@@ -175,7 +175,7 @@ async def test_the_secret_of_callbacks_is_rotated(inside: BatchServer) -> None:
     assert (await inside.http.get("/v1/callback_secret")).json() == third
 
 
-async def test_an_operator_reads_and_rotates_the_secrets_of_any_team(inside: BatchServer) -> None:
+async def test_an_administrator_reads_and_rotates_the_secrets_of_any_team(inside: BatchServer) -> None:
     query = {"team_id": "search"}
     for call in (inside.http.get("/v1/callback_secret", params=query),
                  inside.http.post("/v1/callback_secret/rotate", params=query, json={})):  # fmt: skip
@@ -188,7 +188,7 @@ async def test_an_operator_reads_and_rotates_the_secrets_of_any_team(inside: Bat
     assert (await inside.http.get("/v1/callback_secret")).json()["error"]["code"] == "no_callback_secret"
     hook = await inside.batches.callbacks.create("search", "nightly", "http://127.0.0.1:9/hook", ALL)
     path = f"/v1/webhook_endpoints/{hook.id}/rotate_secret"
-    assert (await inside.http.post(path, json={})).status_code == 404, "it is another team's"
+    assert (await inside.http.post(path, json={})).status_code == 404, "the webhook is another team's"
     assert (await inside.http.post(path, params=query, json={})).json()["signing_secret"] != hook.secret
 
 
@@ -196,7 +196,7 @@ async def test_an_operator_reads_and_rotates_the_secrets_of_any_team(inside: Bat
 @pytest.mark.parametrize(
     "url", ["http://93.184.216.34/", "https://localhost/", "https://169.254.169.254/", "https://10.0.0.1/", "x", ""]
 )
-async def test_callback_urls_that_are_refused(served: BatchServer, path: str, url: str) -> None:
+async def test_faulty_callback_urls_are_refused(served: BatchServer, path: str, url: str) -> None:
     file = await served.upload(jsonl("a"))
     body = {"input_file_id": file.id, "callback_url": url}
     body |= {"endpoint": URL} if path.endswith("batches") else {"url": URL}
@@ -205,7 +205,7 @@ async def test_callback_urls_that_are_refused(served: BatchServer, path: str, ur
     assert (await served.client.batches.list()).data == []
 
 
-async def test_answers_are_stored_as_long_as_the_batch_says(served: BatchServer) -> None:
+async def test_answers_are_stored_for_the_batchs_time(served: BatchServer) -> None:
     made = await served.create(jsonl("a"), output_expires_after={"anchor": "created_at", "seconds": 3600})
     await served.work(made.id, answered)
     done = await served.client.batches.retrieve(made.id)
@@ -223,13 +223,13 @@ async def test_answers_are_stored_as_long_as_the_batch_says(served: BatchServer)
              {"anchor": "last_active_at", "seconds": 3600}, {"seconds": 3600}],
     ids=range(4),
 )  # fmt: skip
-async def test_lives_that_are_refused(served: BatchServer, life: Any) -> None:
+async def test_faulty_times_are_refused(served: BatchServer, life: Any) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await served.create(jsonl("a"), output_expires_after=life)
     assert str(refused.value.param).startswith("output_expires_after")
 
 
-async def test_a_batch_with_a_callback_that_fails(inside: BatchServer) -> None:
+async def test_a_batch_lists_its_failing_callback(inside: BatchServer) -> None:
     file = await inside.upload(b"no json\n")
     batch = await inside.client.batches.create(
         input_file_id=file.id, endpoint=URL, completion_window="24h", extra_body={"callback_url": "http://127.0.0.1:9/"}

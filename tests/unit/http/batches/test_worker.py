@@ -1,4 +1,4 @@
-"""Lines of batches from claim to end, over a scripted engine, and the sums of the ledger."""
+"""Batch lines from claim to end over a scripted engine, and the ledger's sums."""
 
 import asyncio
 import json
@@ -41,7 +41,9 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "REFUSED_PAUSE", 0.01)
     monkeypatch.setattr(ends, "LONGEST_REFUSED", 0.01)
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(worker, "BUDGET_SECONDS", 0.5)  # several looks long: each says why the batch waits
+    monkeypatch.setattr(
+        worker, "BUDGET_SECONDS", 0.5
+    )  # long enough for several rounds, each of which says why the batch waits
 
 
 @pytest.fixture
@@ -71,20 +73,20 @@ async def test_each_line_is_answered_once_and_the_ledger_agrees(bench: Bench) ->
         assert (line.served, line.adapter, line.attempts, line.code) == ("chat@rev", "", 1, "")
     assert (lines[7].status, lines[7].code, lines[7].attempts) == (404, "model_not_found", 0)
     assert (lines[8].status, text(lines[8].result)["error"]["param"]) == (400, "stream")
-    assert len({line.uid for line in lines}) == 99, "each has a row of its own; the two have none"
+    assert len({line.uid for line in lines}) == 99, "each has its own row, except for the two without an attempt"
     assert len({line.request for line in lines}) == 100
     assert bench.rows() == {("settled", "done", 7): 98}
     assert (batch.usage.input, batch.usage.cached, batch.usage.output) == (98 * 5, 98, 98 * 2)
     assert bench.cost() == 98 * (5 + 2 * 2) * 10**6
     assert bench.differences() == []
     assert len(bench.link.requests) == 98
-    assert not bench.gateway.gateway.services.console.history.rows(), "people's requests stay there"
+    assert not bench.gateway.gateway.services.console.history.rows(), "only interactive requests are listed"
     request = bench.link.requests[0]
     assert isinstance(request, HttpCall)
     assert request.priority == 2
 
 
-async def test_names_mean_what_they_did_when_the_batch_was_created(bench: Bench) -> None:
+async def test_names_keep_the_meaning_of_the_batchs_creation(bench: Bench) -> None:
     pinned = bench.gateway.line_rooms.pin(["chat", "nobody"], CALLER)
     assert pinned == {"chat": "chat@1"}
     await bench.create([body("t"), body("u", "nobody")], names={**pinned, "alias": "chat@1"})
@@ -100,21 +102,21 @@ async def test_names_mean_what_they_did_when_the_batch_was_created(bench: Bench)
     assert (line.status, line.code) == (404, "model_version_not_found")
 
 
-async def test_no_more_lines_are_in_the_queue_than_its_places_and_a_few(bench: Bench) -> None:
+async def test_only_a_few_more_lines_than_places_are_in_the_queue(bench: Bench) -> None:
     queue = bench.gateway.queues["chat"]
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(100)])
     async with asyncio.timeout(PATIENCE):
         while len(bench.link.requests) < 32 or bench.worker.running < 40 or queue.waiting < 8:
             await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)  # nothing more comes
+    await asyncio.sleep(0.2)  # no more arrive
     assert (queue.running, queue.waiting) == (32, 8)
     assert bench.worker.running == 40
     bench.link.gate.set()
     await bench.until_final()
 
 
-async def test_a_line_that_fails_is_repeated_and_paid_for_once(bench: Bench) -> None:
+async def test_a_failed_line_is_repeated_and_charged_once(bench: Bench) -> None:
     fails = {"t1": 2, "t2": 9}
 
     def script(request: HttpCall) -> Any:
@@ -140,7 +142,7 @@ async def test_a_line_that_fails_is_repeated_and_paid_for_once(bench: Bench) -> 
     assert bench.differences() == []
 
 
-async def test_an_answer_of_the_engine_that_is_a_failure_is_repeated(bench: Bench) -> None:
+async def test_an_error_of_the_engine_is_repeated(bench: Bench) -> None:
     statuses = iter([500, 429, 400])
     bench.link.script = lambda _: [
         ResponseStart(status=next(statuses), content_type="application/json"),
@@ -155,8 +157,8 @@ async def test_an_answer_of_the_engine_that_is_a_failure_is_repeated(bench: Benc
     assert bench.rows() == {("settled", "failed", 0): 2, ("settled", "refused", 0): 1}
 
 
-async def test_lines_of_an_engine_that_died_come_back_one_at_a_time(bench: Bench) -> None:
-    """The line that kills takes the engine down whatever runs beside it; in the end it alone has failed."""
+async def test_lines_of_a_dead_engine_run_again_one_at_a_time(bench: Bench) -> None:
+    """One line kills the engine together with the others in it. In the end only this line has failed."""
     running: set[str] = set()
     together: list[set[str]] = []
 
@@ -183,7 +185,7 @@ async def test_lines_of_an_engine_that_died_come_back_one_at_a_time(bench: Bench
     assert all(len(one) == 1 for one in together[5:])
 
 
-async def test_a_cancelled_batch_stops_what_runs(bench: Bench) -> None:
+async def test_cancelling_a_batch_stops_its_running_lines(bench: Bench) -> None:
     bench.link.free = 0
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(50)])
@@ -200,7 +202,7 @@ async def test_a_cancelled_batch_stops_what_runs(bench: Bench) -> None:
     assert bench.differences() == []
 
 
-async def test_at_the_end_of_its_window_a_batch_keeps_what_has_ended(bench: Bench) -> None:
+async def test_at_the_end_of_its_window_a_batch_keeps_its_answers(bench: Bench) -> None:
     calls = 0
 
     def script(request: HttpCall) -> Any:
@@ -222,8 +224,8 @@ async def test_at_the_end_of_its_window_a_batch_keeps_what_has_ended(bench: Benc
 
 
 @pytest.mark.parametrize("shift", [3600.0, -3600.0], ids=["ahead", "back"])
-async def test_a_clock_that_is_set_lets_nothing_run_twice(bench: Bench, shift: float) -> None:
-    """Lines that pause after a failure go on, too, and the end of a window follows the clock."""
+async def test_setting_the_clock_runs_no_line_twice(bench: Bench, shift: float) -> None:
+    """Pauses after failures end as planned, and the end of a window follows the clock."""
     failed = False
 
     def script(request: HttpCall) -> Any:
@@ -243,20 +245,20 @@ async def test_a_clock_that_is_set_lets_nothing_run_twice(bench: Bench, shift: f
     assert (await bench.until_final("b")).state is BatchState.EXPIRED
 
 
-async def test_a_late_batch_runs_as_people_do_and_at_its_own_price(bench: Bench) -> None:
-    """Also where its key may have no higher class than `batch`."""
+async def test_a_late_batch_runs_as_interactive_but_at_the_batch_price(bench: Bench) -> None:
+    """Also if its key may have no higher class than `batch`."""
     lowest = ServiceClass.BATCH
     bench.rights = lambda _: replace(CALLER, ceiling=lowest, service_class=lowest)
     late = other_batch("b", created=time.time() - 97_000, window=100_000)
     await bench.create([body("t", **{"x-tier": "critical"})], late)
     batch = await bench.until_final("b")
     assert batch.counts == LineCounts(1, 1)
-    assert [request.priority for request in bench.link.requests] == [1], "never critical, whatever the line says"
+    assert [request.priority for request in bench.link.requests] == [1], "never critical, even if the line says so"
     assert bench.cost() == (5 + 2 * 2) * 10**6
 
 
-async def test_half_of_the_places_are_for_a_batch_with_little_time(bench: Bench) -> None:
-    """As many lines as that run as people do, and the others as before."""
+async def test_a_batch_with_little_time_gets_half_of_the_places(bench: Bench) -> None:
+    """So many of its lines run as interactive, and the others as batch."""
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(60)], other_batch("b", created=time.time() - 93000, window=100000))
     async with asyncio.timeout(PATIENCE):
@@ -289,7 +291,7 @@ async def test_a_key_without_rights_cancels_its_batch(bench: Bench) -> None:
 
 
 async def test_a_change_of_keys_stops_a_batch_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the watch of keys calls, not at a look that comes now and then."""
+    """The watch of keys calls the worker, which does not wait for its next round."""
     monkeypatch.setattr(worker, "POLL_SECONDS", 10 * PATIENCE)
     bench = Bench(tmp_path)
     await bench.open()
@@ -322,7 +324,7 @@ async def test_a_persons_batch_goes_on_after_they_sign_out_and_ends_with_their_t
     assert (await bench.until_final("c")).state is BatchState.CANCELLED
 
 
-async def test_while_its_budget_is_spent_a_teams_lines_wait(tmp_path: Path) -> None:
+async def test_a_teams_lines_wait_while_its_budget_is_spent(tmp_path: Path) -> None:
     limiter = Limiter()
     small = Limit("l", "team", "search", Kind.MONTH, 3 * 10**12)
     rate = Limit("r", "team", "search", Kind.REQUESTS, 1)
@@ -338,7 +340,9 @@ async def test_while_its_budget_is_spent_a_teams_lines_wait(tmp_path: Path) -> N
         assert waiting.counts.left == 3
         limiter.settle(spent, Amounts())
         batch = await bench.until_final()
-        assert (batch.state, batch.counts) == (BatchState.COMPLETED, LineCounts(3, 3)), "the rate counts no lines"
+        assert (batch.state, batch.counts) == (BatchState.COMPLETED, LineCounts(3, 3)), (
+            "the rate limit does not count lines"
+        )
         assert limiter.spendable(Caller("search", "key"), "chat") == 3 * 10**12 - bench.cost()
     finally:
         await bench.close()
@@ -370,7 +374,7 @@ async def test_a_stopped_server_goes_on_where_it_was(tmp_path: Path) -> None:
         assert batch.counts == LineCounts(60, 60)
         lines = await bench.results()
         assert [text(line.result) for line in lines] == [{"text": f"t{number}"} for number in range(60)]
-        assert {line.attempts for line in lines} == {1}, "what was stopped counts as no attempt"
+        assert {line.attempts for line in lines} == {1}, "stopped lines do not count as attempts"
         assert len(bench.link.requests) <= 60 - before.counts.completed
         assert bench.rows()["settled", "done", 7] == 60
         assert bench.differences() == []
@@ -379,7 +383,7 @@ async def test_a_stopped_server_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_lost_its_epoch_stops_its_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one took its lines over: what still ran here would be paid for, and not written."""
+    """Another server took its lines over. Answers here would be charged but not stored."""
     monkeypatch.setattr(BatchStore, "is_alone", False)
     monkeypatch.setattr(worker, "BEAT_SECONDS", 0.05)
     bench.link.gate.clear()
@@ -399,7 +403,9 @@ async def test_a_server_that_lost_its_epoch_stops_its_calls(bench: Bench, monkey
     assert bench.differences() == []
 
 
-async def test_a_line_whose_row_cannot_begin_runs_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_whose_ledger_row_cannot_be_written_runs_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin, refused = LedgerWriter.begin, 0
 
     def fail(writer: LedgerWriter, entry: Any) -> Any:
@@ -416,8 +422,10 @@ async def test_a_line_whose_row_cannot_begin_runs_later(bench: Bench, monkeypatc
     assert bench.rows() == {("settled", "done", 7): 5}
 
 
-async def test_a_ledger_that_cannot_write_holds_up_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a full disk: the line's row stays open, so the next start runs it again, and it is paid for once."""
+async def test_a_ledger_that_cannot_write_does_not_delay_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk. The row stays open, so the next start runs the line again and charges it once."""
     monkeypatch.setattr(worker, "CLOSE_SECONDS", 0.2)
     bench = Bench(tmp_path)
     await bench.open()
@@ -445,7 +453,7 @@ async def test_a_ledger_that_cannot_write_holds_up_no_stop(tmp_path: Path, monke
         await bench.close()
 
 
-async def test_a_file_that_is_gone_ends_its_lines(bench: Bench) -> None:
+async def test_a_missing_file_ends_its_lines(bench: Bench) -> None:
     await bench.create([body("t")])
     bench.bodies.clear()
     await bench.create([body("u")], other_batch("b"))
@@ -461,8 +469,8 @@ async def answer_person(bench: Bench, number: int = 0) -> None:
     )  # fmt: skip
 
 
-async def test_people_take_the_turns_of_lines_which_run_again(bench: Bench) -> None:
-    """Six people come to 32 places and four spare ones."""
+async def test_interactive_requests_take_the_places_of_lines_which_run_again(bench: Bench) -> None:
+    """Six interactive requests arrive at 32 places and four spare ones."""
     bench.link.gate.clear()
     await bench.create([body(f"t{number}") for number in range(100)])
     async with asyncio.timeout(PATIENCE):
@@ -486,7 +494,7 @@ async def test_people_take_the_turns_of_lines_which_run_again(bench: Bench) -> N
     assert 0 < bench.gateway.line_rooms._lost["chat"].part(time.monotonic()) < 1
 
 
-async def test_where_much_work_was_lost_lines_leave_places_free(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_leave_places_free_after_much_lost_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "QUIET_SECONDS", PATIENCE)
     seen: list[int] = []
     lost = bench.gateway.line_rooms._lost["chat"] = LostWork()
@@ -505,7 +513,7 @@ async def test_where_much_work_was_lost_lines_leave_places_free(bench: Bench, mo
     assert max(seen) <= 24
 
 
-async def test_a_batch_is_forecast_while_it_runs_and_judged_at_its_end(
+async def test_a_batch_has_forecasts_while_it_runs_which_are_judged_at_its_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forecaster, "EARLY_SECONDS", 0.05)
@@ -540,7 +548,7 @@ async def test_a_batch_is_forecast_while_it_runs_and_judged_at_its_end(
     await bench.create([body("t")], other_batch("b", created=time.time()))
     await bench.worker.forecast("b")
     known = await bench.get("b")
-    assert known.forecast is not None, "the model's rate and its lines are known by now"
+    assert known.forecast is not None, "the model's rate and the work of lines are measured by now"
     await bench.worker.forecast("unknown")
 
 
@@ -588,7 +596,7 @@ async def test_a_line_that_is_stopped_before_it_begins_waits_again(
     await bench.create([body("a"), body("b"), body("c")])
     await bench.until(lambda batch: batch.counts.completed == 1)
     async with asyncio.timeout(PATIENCE):
-        while bench.worker.running != 2:  # the first one's task ends after its row
+        while bench.worker.running != 2:  # the first line's task ends after its row
             await asyncio.sleep(0.01)
     await bench.close()
     monkeypatch.undo()

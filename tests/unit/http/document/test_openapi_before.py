@@ -1,4 +1,4 @@
-"""The document against that of commit 5e417445: equal but for texts, what was added or removed, and new names.
+"""The document equals that of commit 5e417445, except for texts, listed additions and removals, and new names.
 
 The chat family is left out: its schemas are generated from vLLM's own since then.
 """
@@ -59,15 +59,15 @@ CHAT_SCHEMAS = {
     "ResponsesResponse", "TokenizeRequest", "Tokens",
 }  # fmt: skip
 CHANGED_SCHEMAS = {"AnthropicError", "OllamaEmbedBody", "OllamaEmbeddingsBody"}
-"""Anthropic's errors hold the id of their request; Ollama's embedding models are loaded by a request without text."""
+"""Anthropic's errors have the request's id, and requests without text load Ollama's embedding models."""
 LENIENT_SCHEMAS = {"CohereBody", "EmbeddingsBody", "JinaBody"}
-"""They forbade fields that they do not have; these are left out with a warning."""
+"""These schemas forbade unknown fields, which are now left out with a warning."""
 ROUTE_OF_A_REQUEST = "RequestRow"
-"""Its `route` pointed at another schema of the same name."""
+"""A schema whose `route` pointed at another schema of the same name."""
 
 
 def comparable(value: Any) -> Any:
-    """Without texts for people, with today's names."""
+    """Return the value without descriptions, and with today's names."""
     if isinstance(value, list):
         return [comparable(item) for item in value]
     if not isinstance(value, dict):
@@ -84,13 +84,13 @@ def comparable(value: Any) -> Any:
 
 
 def read() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Paths and schemas."""
+    """Return the earlier paths and schemas."""
     before = json.loads(gzip.decompress(BEFORE.read_bytes()))
     schemas = {RENAMED_SCHEMAS.get(name, name): schema for name, schema in before["components"]["schemas"].items()}
     return comparable(before["paths"]), comparable(schemas)
 
 
-def test_the_document_is_the_same_but_for_what_was_removed(tmp_path: Path) -> None:
+def test_the_document_has_only_the_listed_changes(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
     app = application(gateway)
     document(app, gateway.recipes)

@@ -1,4 +1,4 @@
-"""Adapters of a fleet: their files follow their names, and a front passes changes of names on."""
+"""Adapters of a fleet: nodes copy the files of names, and fronts pass on changes of names."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ DIGEST = digest_of(CONTENT[0], iter(CONTENT[1:]))
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[State]:
-    """The names that all servers share."""
+    """The names that all servers of the fleet share."""
     with State(tmp_path / "shared") as state:
         yield state
 
@@ -46,12 +46,12 @@ async def fleet(tmp_path: Path, state: State, request: pytest.FixtureRequest) ->
 
 
 async def brought(_make: Any, _timeout: float, sent: Callable[[], None] = lambda: None) -> None:
-    """Stages and places whatever comes."""
+    """Confirm that an adapter was staged and placed."""
     sent()
 
 
 class AdapterNode:
-    """A node with files, which copies those that it lacks."""
+    """A node with files of adapters, which copies missing ones."""
 
     def __init__(self, fleet: Fleet, state: State, name: str) -> None:
         folder = fleet.folder / name / "adapters"
@@ -69,7 +69,7 @@ class AdapterNode:
         self.names.on_change = self.puller.wake
 
     def store(self, content: tuple[bytes, bytes] = CONTENT) -> None:
-        """Files, as if they had come by registration."""
+        """Store files as a registration does."""
         with self.service.store.writing() as out:
             for name, data in zip((CONFIG, TENSORS), content, strict=True):
                 (out / name).write_bytes(data)
@@ -77,7 +77,7 @@ class AdapterNode:
         self.service.stored_digests |= {DIGEST}
 
     def damage(self, content: bytes) -> None:
-        """Another content under the same digest, which nothing here notices."""
+        """Store other content under the same digest, without being noticed here."""
         file = self.service.store.path(DIGEST) / TENSORS
         os.chmod(file, 0o644)
         file.write_bytes(content)
@@ -94,7 +94,7 @@ class AdapterNode:
 
 @pytest.fixture
 async def nodes(fleet: Fleet, state: State) -> AsyncIterator[list[AdapterNode]]:
-    """Three nodes; the first has files of an adapter that all know by name."""
+    """Three nodes. The first has the files of an adapter whose name all know."""
     made = [AdapterNode(fleet, state, f"node-{number}") for number in (1, 2, 3)]
     made[0].store()
     state.adapters.register(KEY, NewVersion(DIGEST, 8, len(CONTENT[1]), "test"), "prod")
@@ -130,7 +130,7 @@ async def test_a_node_copies_the_files_of_a_name(nodes: list[AdapterNode]) -> No
     ],
     ids=["other", "more", "fewer"],
 )
-async def test_wrong_bytes_leave_nothing_and_the_next_node_sends_them(
+async def test_wrong_bytes_leave_nothing_and_the_next_node_sends_the_right_ones(
     nodes: list[AdapterNode],
     sent: bytes,
     cause: str,
@@ -153,7 +153,7 @@ async def test_wrong_bytes_leave_nothing_and_the_next_node_sends_them(
     assert cause in refused.__dict__["cause"]
 
 
-async def test_wrong_bytes_alone_are_never_stored(nodes: list[AdapterNode], caplog: pytest.LogCaptureFixture) -> None:
+async def test_wrong_bytes_are_never_stored(nodes: list[AdapterNode], caplog: pytest.LogCaptureFixture) -> None:
     nodes[0].damage(bytes(len(CONTENT[1])))
     with caplog.at_level(logging.WARNING, "roundhouse.fleet"):
         nodes[1].puller.start()
@@ -171,7 +171,7 @@ async def test_a_request_goes_to_a_node_that_has_the_files(fleet: Fleet, nodes: 
 
 
 async def test_a_node_without_the_files_answers_nothing(fleet: Fleet, nodes: list[AdapterNode]) -> None:
-    await fleet.follower.close()  # what it says from now on comes too late
+    await fleet.follower.close()  # later reports are not received
     nodes[0].service.stored_digests = frozenset()
     ask = {"model": "legal", "messages": [{"role": "user", "content": "hi"}], "stream": True}
     answer = await fleet.client.post("/v1/chat/completions", json=ask)
@@ -179,7 +179,7 @@ async def test_a_node_without_the_files_answers_nothing(fleet: Fleet, nodes: lis
     assert nodes[0].node.fake.links["chat"].requests == []
 
 
-async def test_files_of_a_name_that_is_gone_are_deleted(nodes: list[AdapterNode], state: State) -> None:
+async def test_files_of_a_deleted_name_are_deleted(nodes: list[AdapterNode], state: State) -> None:
     state.adapters.delete(KEY, force=True)  # by another server
     await nodes[0].node.fake.gateway.services.adapters.follow()
     assert not nodes[0].has_files
@@ -258,17 +258,17 @@ async def test_a_router_is_added_on_a_node_and_copied_from_there(fleet: Fleet, n
     assert (router_card.status_code, router_card.json()["digest"]) == (200, added.json()["digest"])
 
 
-async def test_a_nodes_recipe_file_brings_files_of_a_router_that_is_there_by_name(nodes: list[AdapterNode]) -> None:
+async def test_a_nodes_recipe_file_adds_the_files_of_a_known_router(nodes: list[AdapterNode]) -> None:
     spec = RouterSpec.model_validate({"id": "auto", "targets": [{"name": "chat"}]})
     first, second = (one.node.fake.routers for one in nodes[:2])
     for routers in (first, second):
         routers.is_shared = True
         await routers.open([spec])
     assert (first.missing(), second.missing()) == ([], [])
-    assert [one.version for one in second.all()] == ["v1"], "the same content is no new version"
+    assert [one.version for one in second.all()] == ["v1"], "equal content makes no new version"
 
 
-async def test_a_front_adds_no_router_of_its_files(fleet: Fleet) -> None:
+async def test_a_front_adds_no_routers_from_its_files(fleet: Fleet) -> None:
     spec = RouterSpec.model_validate({"id": "auto", "targets": [{"name": "chat"}]})
     routers = fleet.front.routers
     routers.adds_from_files = False
@@ -286,7 +286,7 @@ async def test_a_front_without_nodes_says_so(fleet: Fleet) -> None:
     ("method", "path"),
     [("POST", "/v1/models/chat/load"), ("DELETE", "/v1/models/chat/pin"), ("PUT", "/v1/models/chat/pin")],
 )
-async def test_what_only_a_node_has_is_refused(fleet: Fleet, method: str, path: str) -> None:
+async def test_calls_that_only_nodes_have_are_refused(fleet: Fleet, method: str, path: str) -> None:
     answer: Any = await fleet.client.request(method, path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "is_front")
 

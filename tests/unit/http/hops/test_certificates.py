@@ -1,4 +1,4 @@
-"""Certificates that are wrong: the connection is closed, and the logs name the cause."""
+"""With a wrong certificate the connection is closed, and the logs name the cause."""
 
 import asyncio
 import logging
@@ -39,7 +39,9 @@ async def test_a_certificate_that_is_wrong_is_named_in_the_logs_of_both(
         monkeypatch.setattr(certificates, "SLACK", timedelta(days=-1))
     issue(authority, "front-2", folder, days=0 if wrong == "expired" else 90)
     tls = FleetTls(folder)
-    tls.client.load_verify_locations(fleet.authority / AUTHORITY)  # a foreign server that lets this fleet's in
+    tls.client.load_verify_locations(
+        fleet.authority / AUTHORITY
+    )  # a foreign server that accepts this fleet's certificates
     client = PeerClient(tls)
     try:
         name = "node-2" if wrong == "mismatched" else "node-1"
@@ -68,7 +70,7 @@ async def test_a_client_that_is_no_server_of_the_fleet_is_closed_and_named(
         context.load_cert_chain(fleet.folder / "front-2" / SERVER)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     port = int(node.address.rpartition(":")[2])
-    with suppress(OSError):  # an alert in the handshake, or after it: with TLS 1.3 the client is through first
+    with suppress(OSError):  # an alert in the handshake, or after it, because with TLS 1.3 the client finishes first
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="node-1")
         writer.write(b"GET /fleet/v1/reports HTTP/1.1\r\nHost: node-1\r\n\r\n")
         assert await reader.read() == b""

@@ -1,4 +1,4 @@
-"""How connections to nodes are opened: no machine shows soon, and a busy one has time for its handshakes."""
+"""Connections to nodes: a missing machine is noticed soon, and a busy one has time for its handshakes."""
 
 import asyncio
 import errno
@@ -17,7 +17,7 @@ from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, Node, opened
 
 HELD_SECONDS = 1.5
-"""Longer than bytes may stay unacknowledged in these tests."""
+"""A delay longer than bytes may stay unacknowledged in these tests."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a machine that acknowledges nothing: a listener takes no more connections."""
+    """The address of a machine that acknowledges nothing, here a listener with a full backlog."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -42,7 +42,7 @@ def silent() -> Iterator[str]:
 
 
 async def late(node: Node) -> asyncio.Server:
-    """A port in front of a node's, whose bytes go on after HELD_SECONDS."""
+    """Open a port in front of a node's, which passes bytes on after HELD_SECONDS."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(4096):
@@ -57,17 +57,17 @@ async def late(node: Node) -> asyncio.Server:
     return await asyncio.start_server(accept, "127.0.0.1", 0)
 
 
-def test_aiohttp_keeps_headers_where_they_are_dropped() -> None:
+def test_aiohttp_stores_headers_where_we_remove_them() -> None:
     assert vars(aiohttp.ClientResponse).keys() >= set(connection.KEPT_HEADERS)
 
 
-async def test_no_machine_is_noticed_soon(fleet: Fleet, silent: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_machine_is_noticed_soon(fleet: Fleet, silent: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "roundhouse.fleet")
     with pytest.raises(NodeFailed) as failed:
         await fleet.peer_client.ask("GET", "node-1", silent, PATH)
     assert failed.value.again
     (record,) = caplog.records
-    assert f"[Errno {errno.ETIMEDOUT}]" in vars(record)["cause"], "the system noticed it, before OPEN_SECONDS"
+    assert f"[Errno {errno.ETIMEDOUT}]" in vars(record)["cause"], "noticed by the system before OPEN_SECONDS"
 
 
 async def test_a_handshake_of_a_busy_node_may_take_longer(fleet: Fleet) -> None:

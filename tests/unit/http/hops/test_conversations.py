@@ -1,4 +1,4 @@
-"""Conversations of routers go on at another server: the node to which their key hashes knows their targets."""
+"""Conversations of routers continue at other servers, because the home node of their key knows the target."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,9 +24,7 @@ def known(node: Node) -> dict[bytes, str]:
     return {key: target for key, target in found.items() if target is not None}
 
 
-async def test_one_server_learns_from_the_home_what_another_one_chose(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_learns_another_ones_choice_from_the_home(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "ASK_SECONDS", 60.0)
     monkeypatch.setattr(conversations, "TELL_SECONDS", 60.0)
     nodes = [scripted(fleet.node(f"node-{number}")) for number in (1, 2)]
@@ -39,14 +37,14 @@ async def test_one_server_learns_from_the_home_what_another_one_chose(
     for key in KEYS:
         front.tell(key, "chat/ü", 60.0)
     await until(lambda: sum(len(known(node)) for node in nodes) == len(KEYS))
-    assert all(known(node) for node in nodes), "they are spread"
+    assert all(known(node) for node in nodes), "each node is the home of some"
     assert [await other.find(key) for key in KEYS[:4]] == ["chat/ü"] * 4
     assert await other.find(b"x" * 16) is None
     own = PeerConversations("node-1", names, fleet.reports, fleet.peer_client)
-    assert {await own.find(key) for key in known(nodes[0])} == {None}, "its own are in its memory"
+    assert {await own.find(key) for key in known(nodes[0])} == {None}, "its own are not requested"
 
 
-async def test_a_home_that_is_gone_or_slow_makes_it_a_new_conversation(
+async def test_with_a_missing_or_slow_home_the_conversation_is_new(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = scripted(fleet.node("node-1"))
@@ -66,7 +64,7 @@ async def test_a_home_that_is_gone_or_slow_makes_it_a_new_conversation(
 
 
 @pytest.mark.parametrize("path", ["short", "x" * 32, "0" * 34, f"{'0' * 32}?seconds=much&target=a"])
-async def test_what_is_no_conversation_is_refused(fleet: Fleet, path: str) -> None:
+async def test_malformed_keys_of_conversations_are_refused(fleet: Fleet, path: str) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     with pytest.raises(Exception, match="status 400"):

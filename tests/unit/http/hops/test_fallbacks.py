@@ -1,4 +1,4 @@
-"""A router's target and its fall-backs may be at different servers: some here, some at another node."""
+"""A router's target and its fall-backs may be at different servers."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -32,7 +32,7 @@ def failure(_: Any) -> list[Event | RoundhouseError]:
 
 
 class Pair:
-    """A node with the model `here`, and another one with `chat`, behind a router that begins at `first`."""
+    """A node with the model `here`, another one with `chat`, and a router that tries `first` first."""
 
     def __init__(self, fleet: Fleet, own: FakeGateway, other: Node, client: httpx.AsyncClient) -> None:
         self.fleet, self.own, self.other, self.client = fleet, own, other, client
@@ -81,10 +81,10 @@ async def test_a_fall_back_at_another_node_answers_for_a_target_here(pair: Pair)
         assert answer.text.count('"model_used":"chat"') == 1
         assert answer.headers["x-roundhouse-route"].split()[1] == "here"
     assert [record.status for record in pair.other.fake.records.all] == [200, 200]
-    assert pair.own.records.all == [], "the node that answered counted it"
+    assert pair.own.records.all == [], "only the node that answered counts it"
 
 
-async def test_both_of_them_fail(pair: Pair) -> None:
+async def test_if_all_targets_fail_the_last_error_is_returned(pair: Pair) -> None:
     pair.own.links["here"].script = pair.other.fake.links["chat"].script = failure
     answer = await pair.chat("chat", "here")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_failed")

@@ -1,4 +1,4 @@
-"""What a front does with requests, while its nodes come, break and go."""
+"""How a front passes requests on while nodes appear, fail and leave."""
 
 import asyncio
 import time
@@ -59,7 +59,7 @@ async def until(seen: Any) -> None:
 
 
 async def until_begun(nodes: tuple[Node, ...], running: list[asyncio.Task[httpx.Response]]) -> None:
-    """Wait until each request for an embedding is in an engine. None ends before: their gates are closed."""
+    """Wait until all requests for embeddings are in engines, whose gates are closed."""
     links = [node.fake.links["embed"] for node in nodes]
     await until(
         lambda: sum(len(link.requests) for link in links) >= len(running) or any(task.done() for task in running)
@@ -71,7 +71,7 @@ def answered(nodes: tuple[Node, ...]) -> list[str]:
     return [record.context.id for node in nodes for record in node.fake.records.all]
 
 
-async def test_the_node_counts_a_request_and_the_front_does_not(fleet: Fleet) -> None:
+async def test_only_the_node_counts_a_request(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     answer = await fleet.client.post("/v1/embeddings", json=EMBED, headers={"X-Request-Id": "one"})
@@ -83,7 +83,7 @@ async def test_the_node_counts_a_request_and_the_front_does_not(fleet: Fleet) ->
     assert fleet.front.outcomes() == {}
 
 
-async def test_a_name_that_no_node_has_is_the_fronts_own_error(fleet: Fleet) -> None:
+async def test_an_unknown_name_is_the_fronts_own_error(fleet: Fleet) -> None:
     await fleet.start(scripted(fleet.node("node-1")))
     answer = await fleet.client.post("/v1/embeddings", json={**EMBED, "model": "none"})
     assert answer.status_code == 404
@@ -91,24 +91,24 @@ async def test_a_name_that_no_node_has_is_the_fronts_own_error(fleet: Fleet) -> 
     assert [record.code for record in fleet.front.records.all] == ["model_not_found"]
 
 
-async def test_a_refusal_of_the_node_comes_back_unchanged(fleet: Fleet) -> None:
+async def test_a_nodes_refusal_is_returned_unchanged(fleet: Fleet) -> None:
     node = fleet.node("node-1")
     node.fake.links["embed"].script = lambda _: [ContextLengthExceeded("Too long.")]
     await fleet.start(node)
     answer = await fleet.client.post("/v1/embeddings", json=EMBED)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert answer.headers["x-roundhouse-node"] == "node-1"
-    assert len(node.fake.links["embed"].requests) == 1, "no other node would do better"
+    assert len(node.fake.links["embed"].requests) == 1, "it is not sent to another node"
 
 
-async def test_a_path_with_another_method_of_its_own_goes_to_the_node(fleet: Fleet) -> None:
-    """`GET /` is a page, `POST /` is inference."""
+async def test_a_path_with_a_local_method_is_still_passed_on(fleet: Fleet) -> None:
+    """`GET /` is a page, but `POST /` is inference."""
     nodes = await two(fleet)
     answer = await fleet.client.post("/?model=chat", json={"inputs": "hello"})
     assert sum(len(node.fake.links["chat"].requests) for node in nodes) == 1, answer.text
 
 
-async def test_a_stream_comes_piece_by_piece(fleet: Fleet) -> None:
+async def test_a_stream_is_passed_on_piece_by_piece(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     answer = await fleet.client.post("/v1/chat/completions", json=STREAM)
@@ -117,7 +117,7 @@ async def test_a_stream_comes_piece_by_piece(fleet: Fleet) -> None:
     assert answer.text.endswith("data: [DONE]\n\n")
 
 
-async def test_a_dead_node_costs_no_request_whose_answer_had_not_begun(fleet: Fleet) -> None:
+async def test_requests_at_a_dead_node_are_repeated_unless_their_answer_has_begun(fleet: Fleet) -> None:
     nodes = await two(fleet)
     for node in nodes:
         node.fake.links["embed"].gate.clear()
@@ -137,7 +137,7 @@ async def test_a_dead_node_costs_no_request_whose_answer_had_not_begun(fleet: Fl
 
 
 async def begun(fleet: Fleet) -> tuple[Wire, asyncio.Task[None]]:
-    """A stream whose first event the client has: without one it would be tried again."""
+    """Begin a stream and wait for its first event, without which the request would be repeated."""
     headers = {"host": "test", "content-type": "application/json"}
     wire = Wire(fleet.app, "/v1/chat/completions", [msgspec.json.encode(STREAM)], headers)
     running = asyncio.create_task(wire.run())
@@ -166,7 +166,7 @@ async def test_a_node_that_dies_in_mid_stream_ends_it_with_an_error_event(fleet:
     link.gate.set()
 
 
-async def test_a_single_node_that_is_gone_is_an_error_that_may_be_tried_again(fleet: Fleet) -> None:
+async def test_without_any_node_the_error_says_when_to_retry(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     await node.kill()
@@ -176,14 +176,14 @@ async def test_a_single_node_that_is_gone_is_an_error_that_may_be_tried_again(fl
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_a_silent_node_loses_its_requests_to_another(fleet: Fleet) -> None:
+async def test_requests_at_a_silent_node_are_sent_to_another(fleet: Fleet) -> None:
     nodes = await two(fleet)
     for node in nodes:
         node.fake.links["embed"].gate.clear()
     running = [asyncio.create_task(fleet.client.post("/v1/embeddings", json=EMBED)) for _ in range(8)]
     await until_begun(nodes, running)
     nodes[1].fake.links["embed"].gate.set()
-    fleet.reports.remove("node-1")  # as when none has come for three seconds
+    fleet.reports.remove("node-1")  # as after three seconds without a report
     fleet.peer_client.lost("node-1")
     answers = await asyncio.gather(*running)
     assert {(one.status_code, one.headers["x-roundhouse-node"]) for one in answers} == {(200, "node-2")}
@@ -197,14 +197,14 @@ async def test_a_stream_of_a_silent_node_ends_with_an_error_event(fleet: Fleet) 
     link.free = 2
     link.gate.clear()
     wire, running = await begun(fleet)
-    fleet.peer_client.lost("node-1")  # as when no report has come for three seconds
+    fleet.peer_client.lost("node-1")  # as after three seconds without a report
     await running
     assert text_of(wire).startswith('data: {"choices"')
     assert '"code":"node_failed"' in text_of(wire)
     link.gate.set()
 
 
-async def test_a_node_whose_answers_begin_late_is_left_alone_until_a_probe(
+async def test_a_node_whose_answers_begin_late_is_avoided_until_a_probe(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = await two(fleet)
@@ -224,9 +224,9 @@ async def test_a_node_whose_answers_begin_late_is_left_alone_until_a_probe(
         assert {answer.headers["x-roundhouse-node"] for answer in answers} == {"node-2"}
     link.gate.set()
     assert {one.headers["x-roundhouse-node"] for one in await asyncio.gather(*waiting)} == {"node-1"}
-    assert fleet.reports.has_late, "late answers are no proof"
+    assert fleet.reports.has_late, "late answers do not bring it back"
     late = fleet.reports._lateness
-    late["node-1"] = msgspec.structs.replace(late["node-1"], until=0.0)  # its time is over
+    late["node-1"] = msgspec.structs.replace(late["node-1"], until=0.0)  # its pause is over
     nodes[1].is_draining = True
     await until(lambda: fleet.reports.get("node-2").report.draining)
     assert (await fleet.client.post("/v1/chat/completions", json=STREAM)).headers["x-roundhouse-node"] == "node-1"
@@ -262,8 +262,8 @@ class Rows:
 
 
 @pytest.mark.parametrize("is_followed", [True, False])
-async def test_no_request_begins_at_a_node_once_its_drain_was_answered(fleet: Fleet, is_followed: bool) -> None:
-    """Also where a front gets no report of it: then the node sends the request back, and another one answers."""
+async def test_no_request_begins_at_a_node_after_the_answer_to_its_drain(fleet: Fleet, is_followed: bool) -> None:
+    """Also without a report of it at the front. Then the node returns the request, and another one answers."""
     nodes = await two(fleet)
     service: Any = fleet.front.gateway.services.fleet
     service._members = Rows(*nodes)
@@ -273,7 +273,7 @@ async def test_no_request_begins_at_a_node_once_its_drain_was_answered(fleet: Fl
     answers: dict[str, list[httpx.Response]] = {"up": [], "drained": [], "undraining": [], "back": []}
     sent = Counter[str]()
     phase = "up"
-    """As clients know it: a request is answered in the phase in which it was sent."""
+    """The phase at the client's side when a request is sent."""
 
     async def ask() -> None:
         while phase != "over":
@@ -306,14 +306,14 @@ async def test_no_request_begins_at_a_node_once_its_drain_was_answered(fleet: Fl
         await service._follower.close()
 
 
-async def test_a_node_that_stops_sends_requests_to_another(fleet: Fleet) -> None:
+async def test_a_stopping_node_returns_requests_which_another_answers(fleet: Fleet) -> None:
     nodes = await two(fleet)
     nodes[0].fleet.takes_requests = False
     answers = [await fleet.client.post("/v1/embeddings", json=EMBED) for _ in range(8)]
     assert {(one.status_code, one.headers["x-roundhouse-node"]) for one in answers} == {(200, "node-2")}
 
 
-async def test_a_node_that_stops_finishes_what_runs(fleet: Fleet) -> None:
+async def test_a_stopping_node_finishes_running_requests(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     link = node.fake.links["chat"]
@@ -324,14 +324,14 @@ async def test_a_node_that_stops_finishes_what_runs(fleet: Fleet) -> None:
     node.fleet.takes_requests = False
     stopping = asyncio.create_task(node.listener.stop(60))
     await until(lambda: fleet.reports.get("node-1") is None)  # its reports have ended
-    await asyncio.sleep(1)  # in which its port is found closed, twice
+    await asyncio.sleep(1)  # long enough to find its port closed twice
     link.gate.set()
     answer = await running
     assert answer.text.endswith("data: [DONE]\n\n"), answer.text
     await stopping
 
 
-async def test_a_node_with_other_weights_answers_nothing(fleet: Fleet) -> None:
+async def test_a_node_with_other_weights_does_not_answer(fleet: Fleet) -> None:
     nodes = await two(fleet)
     await fleet.follower.close()  # what it says from now on comes too late
     nodes[0].fake.entries["embed"].revision = "other"
@@ -339,7 +339,7 @@ async def test_a_node_with_other_weights_answers_nothing(fleet: Fleet) -> None:
     assert {(one.status_code, one.headers["x-roundhouse-model"]) for one in answers} == {(200, "embed@rev")}
 
 
-async def test_a_client_that_leaves_is_cancelled_on_the_node(fleet: Fleet) -> None:
+async def test_a_client_that_disconnects_is_cancelled_on_the_node(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     link = node.fake.links["embed"]
@@ -383,7 +383,7 @@ async def test_a_front_opens_pages_of_a_node(fleet: Fleet) -> None:
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "server_not_found")
 
 
-async def test_why_a_request_went_where_is_noted(fleet: Fleet) -> None:
+async def test_the_reason_for_a_requests_node_is_recorded(fleet: Fleet) -> None:
     await fleet.start(scripted(fleet.node("node-1")))
     service = fleet.front.gateway.services.fleet
     assert service is not None

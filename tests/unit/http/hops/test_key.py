@@ -1,4 +1,4 @@
-"""A fleet with a key instead of certificates: requests, reports and copies are signed, and nothing else is believed."""
+"""A fleet with a key instead of certificates, in which requests, reports and copies must be signed."""
 
 import logging
 import time
@@ -32,7 +32,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
 @pytest.fixture
 async def node(fleet: Fleet) -> Node:
     node = scripted(fleet.node("node-1"))
-    await fleet.start(node)  # which waits for its reports
+    await fleet.start(node)  # waits for its reports
     return node
 
 
@@ -48,7 +48,7 @@ async def test_a_front_with_the_key_passes_requests_on(fleet: Fleet, node: Node)
     assert (answer.status_code, answer.headers["x-roundhouse-node"]) == (200, "node-1"), answer.text
 
 
-async def test_a_request_is_taken_once(fleet: Fleet, node: Node) -> None:
+async def test_a_signed_request_is_accepted_once(fleet: Fleet, node: Node) -> None:
     signature = FleetKey("front-1", KEY).sign(REQUEST)
     first = await post(node, signature)
     assert first.status_code == 200, first.text
@@ -70,7 +70,7 @@ async def test_a_request_is_taken_once(fleet: Fleet, node: Node) -> None:
     ],
     ids=["key", "path", "context", "node", "time", "none"],
 )
-async def test_what_the_key_did_not_sign_is_refused(
+async def test_requests_with_another_signature_are_refused(
     node: Node, request_: SignedRequest | None, key: bytes, clock: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     signature = None if request_ is None else FleetKey("x", key, lambda: time.time() + clock).sign(request_)
@@ -95,7 +95,9 @@ async def test_another_key_gets_no_reports_and_both_logs_name_the_cause(
         await stranger.close()
 
 
-async def test_servers_of_both_kinds_do_not_meet(fleet: Fleet, node: Node, tmp_path: Path) -> None:
+async def test_servers_with_a_key_and_with_certificates_cannot_connect(
+    fleet: Fleet, node: Node, tmp_path: Path
+) -> None:
     async with opened(tmp_path / "other") as other:
         with pytest.raises(NodeFailed, match="by a server with certificates"):
             async with other.peer_client.follow("node-1", node.address, PATH, 5.0):
@@ -105,7 +107,7 @@ async def test_servers_of_both_kinds_do_not_meet(fleet: Fleet, node: Node, tmp_p
             pass
 
 
-async def test_a_fleet_without_either_stays_on_its_machine(tmp_path: Path) -> None:
+async def test_a_fleet_without_key_and_certificates_stays_on_its_machine(tmp_path: Path) -> None:
     local = PeerClient(FleetKey("front-1", KEY, is_local=True))
     try:
         with pytest.raises(NodeFailed, match="neither certificates nor --fleet-key"):

@@ -1,4 +1,4 @@
-"""Models of a fleet whose weights are not everywhere, and changes of models that come to a front."""
+"""Models whose weights are not on all nodes of a fleet, and changes of models sent to a front."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,7 +48,7 @@ async def test_a_node_without_the_weights_gets_no_requests_until_it_has_them(fle
     await until(lambda: fleet.names.nodes_of("embed") == ["node-1", "node-2"])
 
 
-async def test_where_no_node_has_the_weights_one_says_why(fleet: Fleet) -> None:
+async def test_if_no_node_has_the_weights_a_node_says_why(fleet: Fleet) -> None:
     node = without_weights(scripted(fleet.node("node-1")))
     node.fake.refuse = GONE
     node.fake.queues["embed"].close()
@@ -58,7 +58,7 @@ async def test_where_no_node_has_the_weights_one_says_why(fleet: Fleet) -> None:
     assert answer.headers["x-roundhouse-node"] == "node-1"
 
 
-async def test_a_node_passes_on_what_it_cannot_load(fleet: Fleet) -> None:
+async def test_a_node_passes_on_requests_for_a_model_that_it_cannot_load(fleet: Fleet) -> None:
     own, other = scripted(fleet.node("node-1")), scripted(fleet.node("node-2"))
     await fleet.start(other)
     gateway = own.fake.gateway
@@ -72,7 +72,7 @@ async def test_a_node_passes_on_what_it_cannot_load(fleet: Fleet) -> None:
     assert found.recipe.id == "embed"
     lonely = PeerBackend(own.fake.names, PeerNames(own.fake.state), fleet.reports, fleet.peer_client)
     lonely._has_weights = lambda _: False
-    assert lonely.find("embed", CALLER) is None, "its own error says why"
+    assert lonely.find("embed", CALLER) is None, "its own error is the answer"
 
 
 async def test_a_line_that_a_router_sends_to_another_node_waits_for_that_node(fleet: Fleet) -> None:
@@ -106,7 +106,7 @@ async def test_a_front_passes_changes_of_models_on(
     assert answered(nodes) == []
 
 
-async def test_a_front_shows_the_recipe_of_a_node(fleet: Fleet) -> None:
+async def test_a_front_returns_the_recipe_of_a_node(fleet: Fleet) -> None:
     await fleet.start(scripted(fleet.node("node-1")))
     answer = await fleet.client.get("/v1/models/chat/recipe")
     assert (answer.status_code, answer.headers["x-roundhouse-node"]) == (200, "node-1")

@@ -1,4 +1,4 @@
-"""The model's name in the beginning of a body that a front passes on."""
+"""Finding the model's name at the beginning of a body that a front passes on."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_the_base_is_found(body: bytes) -> None:
     assert b"chat" in found.groups()
 
 
-def test_the_first_part_is_found() -> None:
+def test_the_first_of_several_names_is_found() -> None:
     found = _PART.search(b'{"adapters": [{"weight": 0.5, "name": "legal"}, {"name": "other"}]}')
     assert found is not None
     assert found[1] == b"legal"
@@ -23,8 +23,8 @@ def test_the_first_part_is_found() -> None:
 @pytest.mark.parametrize(
     "part", [b'name="base"\r\n', b'name="base"\r\nx\r\ny\r\n', b'"adapters":[{', b'"adapters":[{"name"']
 )
-def test_the_beginning_of_a_match_again_and_again_takes_no_longer_than_other_bytes(part: bytes) -> None:
-    """Without bounds inside the patterns this would take many minutes."""
+def test_repeated_beginnings_of_a_match_take_linear_time(part: bytes) -> None:
+    """Without bounds inside the patterns, this would take minutes."""
     body = part * (2**20 // len(part))
     assert _BASE.search(body) is None
     assert _PART.search(body) is None

@@ -1,4 +1,4 @@
-"""A node follows the list of its fleet, and one server writes it."""
+"""Nodes follow the fleet's list of replicas, which one server writes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ NO_NAMES: Any = SimpleNamespace(
 
 @dataclass
 class Table:
-    """The row, in memory. leads: who gets the lock."""
+    """The row in memory. leads: the server that gets the lock."""
 
     row: DesiredReplicas = DesiredReplicas(0, {})  # noqa: RUF009 - immutable
     by_hand: Sequence[HandPlacement] = ()
@@ -54,7 +54,7 @@ class Table:
 
 @dataclass
 class Node:
-    """What a node was told to do."""
+    """Records what a node is to do."""
 
     resident: set[str] = field(default_factory=set)
     done: list[str] = field(default_factory=list)
@@ -111,10 +111,10 @@ async def test_a_model_placed_by_hand_is_loaded_and_moves() -> None:
     await placer.look()
     assert (table.row, node.done) == ((2, {"chat": ("b",)}), ["load chat", "unload chat"])
     await placer.look()
-    assert table.row.epoch == 2, "an epoch is for a change"
+    assert table.row.epoch == 2, "only changes make an epoch"
 
 
-async def test_a_follower_writes_nothing_and_does_what_is_written() -> None:
+async def test_a_follower_writes_nothing_and_follows_the_list() -> None:
     table, node = Table(leads=False), Node()
     placer = placer_of(table, node)
     table.row = DesiredReplicas(7, {"chat": ("a", "b")})
@@ -125,15 +125,15 @@ async def test_a_follower_writes_nothing_and_does_what_is_written() -> None:
     assert node.done == ["load chat", "unload chat"]
 
 
-async def test_a_model_that_nothing_was_planned_for_stays() -> None:
+async def test_a_model_that_is_not_in_the_list_stays() -> None:
     table, node = Table(leads=False), Node({"chat"})
     placer = placer_of(table, node)
     table.row = DesiredReplicas(3, {"chat": ("b",)})
     await placer.look()
-    assert node.done == [], "it was never to be here: its own requests brought it"
+    assert node.done == [], "it was loaded by requests, not by the list"
 
 
-async def test_one_that_left_for_another_comes_back_only_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_evicted_model_is_loaded_again_only_if_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "RETRY_SECONDS", 0.0)
     table, node = Table(leads=False, row=DesiredReplicas(1, {"chat": ("a",)})), Node()
     placer = placer_of(table, node)
@@ -162,14 +162,14 @@ async def test_an_older_epoch_is_not_followed() -> None:
     assert node.done == ["load chat", "unload chat"]
 
 
-async def test_who_finds_another_ones_epoch_stops_planning() -> None:
+async def test_a_server_that_finds_anothers_epoch_stops_planning() -> None:
     table, node = Table(by_hand=[HandPlacement("chat", 1)]), Node()
     placer = placer_of(table, node)
     read = table.read
 
     def late() -> tuple[DesiredReplicas, Sequence[HandPlacement]]:
         found = read()
-        table.row = DesiredReplicas(9, {"chat": ("b",)})  # another placer writes meanwhile
+        table.row = DesiredReplicas(9, {"chat": ("b",)})  # another placer writes at the same time
         return found
 
     table.read = late  # type: ignore[method-assign]
@@ -178,7 +178,7 @@ async def test_who_finds_another_ones_epoch_stops_planning() -> None:
     assert table.row == (9, {"chat": ("b",)})
 
 
-async def test_demand_on_one_node_brings_the_model_to_the_other() -> None:
+async def test_demand_on_one_node_places_the_model_on_the_other() -> None:
     table, node = Table(), Node()
     placer = placer_of(table, node, others=["b"])
     busy = placer.table
@@ -196,7 +196,7 @@ async def test_demand_on_one_node_brings_the_model_to_the_other() -> None:
     assert (table.row.replicas, node.done) == ({"chat": ("a", "b")}, ["load chat"])
 
 
-async def test_a_server_that_uses_its_database_no_more_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_no_longer_uses_its_database_does_not_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "LOOK_SECONDS", 0.001)
     table, node = Table(by_hand=[HandPlacement("chat", 1, ("a",))]), Node()
     placer = placer_of(table, node)

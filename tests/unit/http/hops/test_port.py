@@ -1,4 +1,4 @@
-"""The fleet's port: whom it believes, and what it takes over from the server that passes a request on."""
+"""The fleet's port: which requests it accepts, and what it takes over from the server that passed one on."""
 
 import base64
 import time
@@ -30,7 +30,7 @@ KEYS = {
     "LIMITED1": Caller("search", "LIMITED1", frozenset({Scope.INFER}), models=("chat",)),
 }
 MADE: dict[str, Caller] = {}
-"""Keys that the next look finds."""
+"""Keys that are found when keys are read again."""
 HOP = Hop(id="one", model="embed", revision="rev", requested="mine", service_class=ServiceClass.INTERACTIVE)
 BODY = {"model": "a name of the front", "input": "a"}
 
@@ -70,11 +70,11 @@ async def post(node: FakeGateway, hop: Hop | bytes | None = HOP, path: str = "/v
         return await client.post(path, json=BODY, headers=headers)
 
 
-async def test_a_request_runs_as_if_its_client_had_come_here(node: FakeGateway) -> None:
+async def test_a_request_runs_as_if_its_client_had_called_this_node(node: FakeGateway) -> None:
     hop = msgspec.structs.replace(HOP, key="ABCD1234", left=60_000, source="evaluation")
     answer = await post(node, hop)
     assert answer.status_code == 200, answer.text
-    assert answer.json()["model"] == "mine", "the name as the client wrote it, whatever it means here"
+    assert answer.json()["model"] == "mine", "the client's own name for the model"
     (record,) = node.records.all
     context = record.context
     assert (context.id, context.caller, context.source) == ("one", KEYS["ABCD1234"], "evaluation")
@@ -83,20 +83,20 @@ async def test_a_request_runs_as_if_its_client_had_come_here(node: FakeGateway) 
 
 
 @pytest.mark.parametrize(("is_visitor", "caller"), [(False, EVERYBODY), (True, VISITOR)])
-async def test_a_client_without_a_key_crosses_as_it_was_let_in(
+async def test_a_client_without_a_key_has_the_rights_it_was_admitted_with(
     node: FakeGateway, is_visitor: bool, caller: Caller
 ) -> None:
     assert (await post(node, msgspec.structs.replace(HOP, is_visitor=is_visitor))).status_code == 200
     assert node.records.all[0].context.caller is caller
 
 
-async def test_no_class_above_the_keys_ceiling_is_believed(node: FakeGateway) -> None:
+async def test_a_class_above_the_keys_ceiling_is_refused(node: FakeGateway) -> None:
     hop = msgspec.structs.replace(HOP, key="ABCD1234", service_class=ServiceClass.CRITICAL)
     assert (await post(node, hop)).headers["x-roundhouse-class"] == "interactive"
 
 
-async def test_a_person_of_the_other_server_is_a_member_of_their_team_here(tmp_path: Path) -> None:
-    """Nodes know neither sessions nor the company's provider."""
+async def test_a_person_signed_in_at_the_other_server_counts_for_their_team_here(tmp_path: Path) -> None:
+    """Nodes know neither sessions nor the sign-in provider."""
     ring = Keyring({}, bytes(32), is_open=False, teams={"search": TeamEntry("salt")}, sign_in=True)
     node = FakeGateway(tmp_path, callers=ring)
     node.links["embed"].script = vector
@@ -107,7 +107,7 @@ async def test_a_person_of_the_other_server_is_a_member_of_their_team_here(tmp_p
     assert (caller.team, caller.key, caller.salt) == ("search", "@abcdefg", "salt")
 
 
-async def test_a_router_that_chose_stands_in_answer_and_record(node: FakeGateway) -> None:
+async def test_a_router_that_chose_the_target_is_in_answer_and_record(node: FakeGateway) -> None:
     decision = Decision("embed", "intent:dates", {"dates": 0.9}, previous="chat")
     target = Target("auto", "embed", "rev", routed=RouteChoice("auto@v1", decision))
     hop = Hop.of(RequestContext("one"), target, 1)
@@ -138,12 +138,12 @@ async def test_a_change_of_names_needs_its_own_scope(node: FakeGateway) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_scope")
 
 
-async def test_a_key_that_was_made_a_moment_ago_is_looked_up_once_more(node: FakeGateway) -> None:
+async def test_keys_are_read_again_for_a_new_key(node: FakeGateway) -> None:
     MADE["NEWNEW12"] = Caller("search", "NEWNEW12", frozenset({Scope.INFER}))
     assert (await post(node, msgspec.structs.replace(HOP, key="NEWNEW12"))).status_code == 200
 
 
-async def test_a_server_that_stops_or_is_drained_takes_nothing_more(node: FakeGateway) -> None:
+async def test_a_stopping_or_drained_server_accepts_no_requests(node: FakeGateway) -> None:
     with_fleet(node.gateway, SimpleNamespace(takes_requests=False))
     assert (await post(node)).status_code == 421
     with_fleet(node.gateway, SimpleNamespace(takes_requests=True, is_draining=True))
@@ -155,7 +155,7 @@ async def test_a_server_that_stops_or_is_drained_takes_nothing_more(node: FakeGa
     [None, b"", b"no base64!", base64.b64encode(b"[]"), base64.b64encode(b'{"id":"x"}'), b"A" * (MAX_BYTES + 1)],
     ids=["none", "empty", "no base64", "no object", "half", "long"],
 )
-async def test_what_is_no_context_is_refused(node: FakeGateway, header: bytes | None) -> None:
+async def test_a_malformed_context_is_refused(node: FakeGateway, header: bytes | None) -> None:
     answer = await post(node, header)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_context")
 
@@ -172,7 +172,7 @@ async def test_the_public_port_drops_the_header(node: FakeGateway) -> None:
     assert dropped == [True]
 
 
-async def test_a_server_without_a_fleet_has_none_to_show(tmp_path: Path) -> None:
+async def test_a_server_without_a_fleet_has_no_view_of_one(tmp_path: Path) -> None:
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=application(FakeGateway(tmp_path))), base_url="http://test"
     ) as client:
@@ -180,7 +180,7 @@ async def test_a_server_without_a_fleet_has_none_to_show(tmp_path: Path) -> None
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_fleet")
 
 
-def test_what_is_written_is_read() -> None:
+def test_a_context_is_decoded_as_it_was_encoded() -> None:
     hop = msgspec.structs.replace(HOP, route=HopRoute("auto@v1", "embed", "rule:a", 0.5), first_left=10)
     assert decode(encode(hop).encode()) == hop
     with pytest.raises(BadRequest):

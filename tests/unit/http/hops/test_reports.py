@@ -1,4 +1,4 @@
-"""What a front makes of the reports of a node that goes wrong."""
+"""How a front handles a node's faulty reports."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def test_reports_that_are_wrong_are_counted_and_change_nothing(fleet: Fleet) -> None:
+async def test_faulty_reports_are_counted_and_change_nothing(fleet: Fleet) -> None:
     node, has_sent = scripted(fleet.node("node-1")), asyncio.Event()
 
     async def events() -> AsyncIterator[tuple[str, bytes]]:
@@ -49,7 +49,7 @@ async def test_reports_that_are_wrong_are_counted_and_change_nothing(fleet: Flee
     assert (await fleet.client.post("/v1/embeddings", json=EMBED)).status_code == 200
 
 
-async def test_an_event_that_never_ends_breaks_the_stream_which_is_opened_again(fleet: Fleet) -> None:
+async def test_an_endless_event_closes_the_stream_which_is_opened_again(fleet: Fleet) -> None:
     node, opens = scripted(fleet.node("node-1")), list[int]()
 
     async def events() -> AsyncIterator[tuple[str, bytes]]:

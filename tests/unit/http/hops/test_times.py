@@ -1,4 +1,4 @@
-"""Durations of a node's own requests, as its reports have them."""
+"""Durations of a node's own requests in its reports."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ TARGET = Target("chat", "chat", "1")
 
 
 def record(prefill: float, decode: float, prompt: int = 100, cached: int = 0, **fields: Any) -> RequestRecord:
-    """A streamed answer that began after 2 s in the queue."""
+    """Return a record of a streamed answer that began after 2 s in the queue."""
     seconds = {"receive": 0.0, "queue": 2.0, "load": 0.0, "swap": 0.0, "first": 2.0 + prefill}
     seconds["total"] = 2.0 + prefill + decode
     made = RequestRecord(
@@ -44,27 +44,27 @@ def timed(*records: RequestRecord) -> RequestTimes:
 def test_nothing_is_known_before_a_request_has_ended() -> None:
     assert timed() == UNKNOWN
     assert timed(record(1.0, 2.0, end=End.CANCELLED), record(1.0, 2.0, target=None)) == UNKNOWN
-    assert timed(record(1.0, 2.0, target=replace(TARGET, backend="peers"))) == UNKNOWN, "another node ran it"
+    assert timed(record(1.0, 2.0, target=replace(TARGET, backend="peers"))) == UNKNOWN, "it ran on another node"
     assert timed(record(1.0, 2.0, target=replace(TARGET, model="other"))) == UNKNOWN
     refused = replace(record(1.0, 2.0), seconds={"receive": 0.0, "total": 0.1})
-    assert timed(refused) == UNKNOWN, "it never had a turn"
+    assert timed(refused) == UNKNOWN, "it did not run"
 
 
-def test_the_mean_moves_with_each_request_and_leaves_the_queue_out() -> None:
+def test_means_follow_each_request_without_its_time_in_the_queue() -> None:
     assert timed(record(1.0, 3.0)) == pytest.approx((4.0, 1.0))
     assert timed(record(1.0, 3.0), record(2.0, 6.0)) == pytest.approx(
         (4.0 + LEARNING_RATE * 4.0, 1.0 + LEARNING_RATE * 1.0)
     )
 
 
-def test_an_answer_that_is_not_streamed_does_not_show_when_its_prompt_was_read() -> None:
+def test_an_answer_that_is_not_streamed_has_no_time_of_its_prompt() -> None:
     assert timed(record(0.0, 4.0, is_stream=False)) == pytest.approx((4.0, 0.0))
 
 
-def test_prompts_whose_beginning_is_cached_count_for_the_length_alone() -> None:
+def test_prompts_with_a_cached_beginning_count_only_for_the_mean_length() -> None:
     assert timed(record(1.0, 3.0, 1000, cached=900)).prefill == 0.0
     times = timed(record(1.0, 3.0, 1000), record(0.1, 3.0, 2000, cached=1990))
-    assert times.prefill == pytest.approx(1.0 + LEARNING_RATE), "1 ms a token, and the mean prompt is longer"
+    assert times.prefill == pytest.approx(1.0 + LEARNING_RATE), "1 ms a token, for a longer mean prompt"
     assert timed(record(1.0, 3.0, 1000, cached=500)).prefill == pytest.approx(2.0)
 
 

@@ -1,4 +1,4 @@
-"""One connection to a node: answers that are whole, late, cut, too long, or not asked for."""
+"""One connection to a node: answers that are whole, late, cut, too long, or unexpected."""
 
 import asyncio
 import socket
@@ -82,7 +82,7 @@ def always(answer: bytes, *, then_closes: bool = False) -> Script:
     return script
 
 
-async def test_a_connection_carries_one_request_after_the_other() -> None:
+async def test_a_connection_is_reused_for_the_next_request() -> None:
     async with serving(always(WHOLE)) as server:
         for _ in range(3):
             async with server.request() as connection:
@@ -99,13 +99,13 @@ async def test_a_connection_carries_one_request_after_the_other() -> None:
     ],
     ids=["chunked", "interim answers"],
 )
-async def test_answers_in_other_forms_are_the_same(answer: bytes) -> None:
+async def test_answers_in_other_framings_are_read_alike(answer: bytes) -> None:
     async with serving(always(answer)) as server:
         assert [await server.answer(), await server.answer()] == [(200, b"ok")] * 2
         assert server.connections == 1
 
 
-async def test_connections_do_not_stay_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     left = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,7 +117,7 @@ async def test_connections_do_not_stay_idle(monkeypatch: pytest.MonkeyPatch) -> 
     async with serving(script) as server:
         monkeypatch.setattr(server.pool, "_idle_seconds", 0.05)
         assert await server.answer() == (200, b"ok")
-        async with server.request() as connection:  # while one is used, none may be idle
+        async with server.request() as connection:  # while one is in use, none is idle
             assert await connection.read() == b"ok"
             assert await connection.read() == b""
         await left.wait()
@@ -146,7 +146,7 @@ async def test_an_answer_that_does_not_begin_is_an_error(answer: bytes) -> None:
     ],
     ids=["interim answers", "headers", "one header", "trailers", "chunk extension"],
 )
-async def test_an_answer_is_given_up_whose_head_does_not_end(begin: bytes, again: bytes) -> None:
+async def test_an_answer_with_an_endless_head_is_an_error(begin: bytes, again: bytes) -> None:
     sent = 0
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,7 +164,7 @@ async def test_an_answer_is_given_up_whose_head_does_not_end(begin: bytes, again
     assert sent < 2**26
 
 
-async def test_what_came_of_a_cut_answer_is_passed_on_before_the_error() -> None:
+async def test_the_received_part_of_a_cut_answer_is_passed_on_before_the_error() -> None:
     cut = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n5\r\nha"
     async with serving(always(cut, then_closes=True)) as server, server.request() as connection:
         read = await connection.read()
@@ -178,13 +178,13 @@ async def test_what_came_of_a_cut_answer_is_passed_on_before_the_error() -> None
 @pytest.mark.parametrize(
     "answer", [WHOLE + WHOLE, WHOLE.replace(b"X-Name: value", b"Connection: close")], ids=["two", "the last one"]
 )
-async def test_no_second_request_goes_where_its_answer_would_not_be_its_own(answer: bytes) -> None:
+async def test_a_connection_with_extra_bytes_is_not_reused(answer: bytes) -> None:
     async with serving(always(answer)) as server:
         assert [await server.answer(), await server.answer()] == [(200, b"ok")] * 2
         assert server.connections == 2
 
 
-async def test_a_request_that_is_left_closes_its_connection() -> None:
+async def test_an_abandoned_request_closes_its_connection() -> None:
     closed = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -200,7 +200,7 @@ async def test_a_request_that_is_left_closes_its_connection() -> None:
         assert server.pool.take(server.address) is None
 
 
-async def test_a_large_request_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_request_is_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PIECE", 2**16)
     body, read = bytes(range(256)) * 2**14, list[bytes]()
 
@@ -214,7 +214,7 @@ async def test_a_large_request_comes_whole(monkeypatch: pytest.MonkeyPatch) -> N
     assert read == [body]
 
 
-async def test_a_large_request_may_be_refused_before_it_has_come() -> None:
+async def test_a_large_request_may_be_refused_before_it_is_sent_whole() -> None:
     is_read = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

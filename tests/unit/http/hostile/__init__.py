@@ -1,3 +1,4 @@
-"""What a client with a key, or with none on an open server, may try with what came after the engines: routers, models
-that are added, organizations. What is tried with requests for answers is in tests/contract and tests/unit/guard.
+"""Attacks by clients on routers, models added at run time, and administration.
+
+Attacks with requests for inference are in tests/contract and tests/unit/guard.
 """

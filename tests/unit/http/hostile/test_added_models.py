@@ -1,4 +1,4 @@
-"""Models that a client adds or edits: it names no file, package or code that is not for it."""
+"""A client that adds or edits models cannot use files, packages or code that are not meant for it."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ from tests.unit.http.fakes import FakeGateway, application, recipe
         {"source.path.x": "/etc"},
     ],
 )
-async def test_an_edit_leads_a_model_to_no_other_folder(client: httpx.AsyncClient, changes: dict[str, object]) -> None:
+async def test_an_edit_cannot_change_a_models_folder(client: httpx.AsyncClient, changes: dict[str, object]) -> None:
     answer = await client.patch("/v1/models/chat", json={"changes": changes})
     assert answer.status_code == 400, answer.text
     assert "cannot be edited" in answer.json()["error"]["message"]
@@ -36,8 +36,8 @@ async def test_an_edit_leads_a_model_to_no_other_folder(client: httpx.AsyncClien
     ("key", "value"),
     [("expected.load_seconds", 1e999), ("expected.tokens_per_second", 1e999), ("memory.kv_cache", 10**400), ("x", 1)],
 )
-async def test_a_figure_without_end_is_none(client: httpx.AsyncClient, key: str, value: float) -> None:
-    """A load that takes for ever had every answer that tells of it fail."""
+async def test_an_infinite_figure_is_refused(client: httpx.AsyncClient, key: str, value: float) -> None:
+    """With an infinite duration of a load, all answers with that value failed."""
     text = json.dumps({"changes": {key: value}})
     answer = await client.patch("/v1/models/chat", content=text, headers={"Content-Type": "application/json"})
     error = answer.json()["error"]
@@ -45,7 +45,7 @@ async def test_a_figure_without_end_is_none(client: httpx.AsyncClient, key: str,
 
 
 @pytest.mark.parametrize("revision", ["../../../note.txt", "a/../../b", "/etc/passwd", "a\x00b", "main\n"])
-async def test_a_revision_leads_out_of_no_cache(tmp_path: Path, revision: str) -> None:
+async def test_a_revision_cannot_leave_the_cache(tmp_path: Path, revision: str) -> None:
     source = {"hub": "org/m", "revision": "main"}
     chat = recipe("chat", "chat").model_dump(mode="json") | {"source": source}
     with State(tmp_path / "data") as state:
@@ -59,7 +59,7 @@ async def test_a_revision_leads_out_of_no_cache(tmp_path: Path, revision: str) -
 
 @pytest.mark.parametrize("name", ["antigravity.x", "torch.nn.quantized.dynamic.no", "idlelib.idle_test.no"])
 async def test_a_package_that_is_named_is_not_imported(client: httpx.AsyncClient, name: str) -> None:
-    """`find_spec` of a name with dots imports its parents: each such call ran the code of whatever is installed."""
+    """`find_spec` of a dotted name imports its parents, and so ran the code of any installed package."""
     before = set(sys.modules)
     answer = await client.post("/v1/models", json={"source": f"package:{name}", "dry_run": True})
     assert answer.json()["error"]["code"] == "source_not_found", answer.text
@@ -68,7 +68,7 @@ async def test_a_package_that_is_named_is_not_imported(client: httpx.AsyncClient
 
 
 @pytest.mark.parametrize("inside", ["a" * 600, "a/" * 3000, "a\x00b"])
-async def test_a_folder_that_no_file_system_can_name(client: httpx.AsyncClient, inside: str) -> None:
+async def test_an_impossible_folder_name_is_refused(client: httpx.AsyncClient, inside: str) -> None:
     answer = await client.post("/v1/models", json={"source": f"package:models.starter/pack/{inside}", "dry_run": True})
     assert answer.status_code in (400, 422), answer.text
 

@@ -1,4 +1,4 @@
-"""Teams, keys, limits and feedback: fields that are nobody's, truths that are no numbers, amounts without end."""
+"""Teams, keys, limits and feedback: unknown fields, booleans in place of numbers, infinite amounts."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,12 +21,12 @@ MONTH = {"threshold_amount": 100, "currency": "USD", "interval": "month"}
 LIMIT = {"owner": "team", "subject": "fuzz", "kind": "requests_per_minute", "amount": "10"}
 BEYOND: tuple[Any, ...] = (1e308, 2**63, -1, [], {})
 NUMBERS: tuple[Any, ...] = (True, "10", "1e9", None, *BEYOND)
-"""What is no whole number within any bound."""
+"""Values that are no whole number within the bounds."""
 
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """An open server; the team `fuzz` is there."""
+    """An open server with the team `fuzz`."""
     limiter, ledger = Limiter(), Ledger(tmp_path / "data")
     watch = KeyWatch(KeySettings(tmp_path / "data"), ledger.enable, LimitLoader(limiter, ledger).read)
     gateway = FakeGateway(tmp_path, ledger=ledger, limiter=limiter, watch=watch)
@@ -51,18 +51,18 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ("/v1/models", {"source": "package:models.starter", "dry_run": True}, "requests", (1.5, *NUMBERS)),
     ],
 )
-async def test_what_is_no_number_is_none(
+async def test_a_value_that_is_no_number_is_refused(
     client: httpx.AsyncClient, path: str, body: Any, field: str, wrong: tuple[Any, ...]
 ) -> None:
-    """`true` was 1: a spend limit of one cent, a weight of 1, one day."""
+    """`true` used to be 1: a spend limit of one cent, a weight of 1, or one day."""
     for value in wrong:
         answer = await client.post(path, json={**body, field: value})
         assert answer.status_code == 400, (value, answer.text)
 
 
 @pytest.mark.parametrize("name", ["a\\ud800b", "x" * 129])
-async def test_a_name_that_is_no_text_is_not_kept(client: httpx.AsyncClient, name: str) -> None:
-    """Half a surrogate pair was kept: a 500, and from then on one for each list of that project."""
+async def test_a_name_that_is_no_text_is_refused(client: httpx.AsyncClient, name: str) -> None:
+    """Half a surrogate pair used to be stored, and made this and all later lists of projects a 500."""
     path, kind = f"{PROJECTS}/fuzz/service_accounts", {"Content-Type": "application/json"}
     assert (await client.post(path, content=f'{{"name": "{name}"}}', headers=kind)).status_code == 400
     assert (await client.get(path)).json()["data"] == []
@@ -82,14 +82,14 @@ async def test_a_name_that_is_no_text_is_not_kept(client: httpx.AsyncClient, nam
         ("/v1/feedback", {"request_id": "r", "accepted": True, "team": "other"}),
     ],
 )
-async def test_a_field_that_is_nobodys_sets_nothing(client: httpx.AsyncClient, path: str, body: Any) -> None:
+async def test_an_unknown_field_sets_nothing(client: httpx.AsyncClient, path: str, body: Any) -> None:
     answer = await client.post(path, json=body)
     assert answer.status_code == 400, answer.text
 
 
 @pytest.mark.parametrize("path", [PROJECTS, "/v1/feedback", "/v1/models", "/v1/adapters/combine"])
 async def test_invalid_json_gets_the_usual_error(client: httpx.AsyncClient, path: str) -> None:
-    """It was `1: JSON decode error.`, about a field `1`, or what the framework says, with the code http_error."""
+    """It used to be `1: JSON decode error.` about a field `1`, or the framework's error with the code http_error."""
     wrong = {b"{": "invalid_json", b"\xff": "invalid_json", b'{"name": 1%s}' % (b"0" * 5_000): "invalid_json"}
     for body, code in {**wrong, b"[" * 100_000: "json_too_deep"}.items():
         answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})
@@ -99,7 +99,7 @@ async def test_invalid_json_gets_the_usual_error(client: httpx.AsyncClient, path
 
 
 @pytest.mark.parametrize("name", ["x" * 4_000, "..", "%00", "fuzz%2f..%2fdefault", "\u202e", "fuzz' OR 1=1 --"])
-async def test_a_name_that_is_nobodys_is_a_short_404(client: httpx.AsyncClient, name: str) -> None:
+async def test_an_unknown_name_is_a_short_404(client: httpx.AsyncClient, name: str) -> None:
     for path in (f"{PROJECTS}/{name}/api_keys", f"{ADMIN}/{name}", f"/v1/requests/{name}", f"/v1/routers/{name}"):
         answer = await client.get(path)
         assert answer.status_code in (400, 404), (path[:80], answer.status_code)
@@ -108,7 +108,7 @@ async def test_a_name_that_is_nobodys_is_a_short_404(client: httpx.AsyncClient, 
 
 @pytest.mark.parametrize("text", ["1e999999999", "-1e999999999", "NaN", "sNaN", "Infinity", "9" * 4000])
 @pytest.mark.parametrize("kind", list(Kind))
-def test_an_amount_without_end_is_none(kind: Kind, text: str) -> None:
-    """1e999999999 was a 500."""
+def test_an_infinite_amount_is_refused(kind: Kind, text: str) -> None:
+    """1e999999999 used to be a 500."""
     with pytest.raises(BadRequest):
         amount_of(kind, text)

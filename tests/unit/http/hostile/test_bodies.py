@@ -1,4 +1,4 @@
-"""Bodies: all of them together have a bound in memory, and who brings a larger one by right is let in."""
+"""Bodies: the memory of all together is bounded, and larger ones are accepted where they are allowed."""
 
 import asyncio
 from contextlib import nullcontext
@@ -38,7 +38,7 @@ def begun(size: int, path: bytes = b"POST /v1/embeddings") -> bytes:
 
 
 async def test_many_bodies_that_never_end_leave_memory_for_others(tmp_path: Path) -> None:
-    """200 connections, each with all of its body but the last byte: before, they held 20 MB, and 2,000 held 8 GB."""
+    """200 connections whose bodies lack only the last byte. Such ones used to hold 20 MB, and 2,000 of them 8 GB."""
     async with served(tmp_path, max_bodies=2_000_000, body_seconds=PATIENCE) as server:
         wires = [await server.connect() for _ in range(200)]
         for wire in wires:
@@ -51,12 +51,12 @@ async def test_many_bodies_that_never_end_leave_memory_for_others(tmp_path: Path
             wire.close()
         async with asyncio.timeout(PATIENCE):
             while (await server.ask(begun(1_000_000)[:-2], b" " * 1_000_000)).status == 429:
-                await asyncio.sleep(0.01)  # those that left are noticed one by one
+                await asyncio.sleep(0.01)  # disconnections are noticed one by one
         assert not server.gateway.released
 
 
 async def _refused(wires: list[Wire], least: int) -> list[Any]:
-    """The answers of those that got one."""
+    """Return the answers of connections that got one."""
     asking = [asyncio.ensure_future(wire.answer()) for wire in wires]
     async with asyncio.timeout(PATIENCE):
         while sum(one.done() for one in asking) < least:
@@ -68,8 +68,8 @@ async def _refused(wires: list[Wire], least: int) -> list[Any]:
     return found
 
 
-async def test_what_was_fitted_for_a_router_may_be_larger_than_a_request(tmp_path: Path) -> None:
-    """150 intents have 20 MB. The bound of requests refused them: 413."""
+async def test_a_routers_fitted_model_may_be_larger_than_a_request(tmp_path: Path) -> None:
+    """150 intents have 20 MB, which the bound of requests used to refuse with a 413."""
     body = b'{"safetensors": "' + b"A" * 6_000_000 + b'"}'
     async with served(tmp_path) as server:
         put = begun(len(body), b"PUT /v1/routers/auto/fitted/intents")[:-2]
@@ -80,7 +80,7 @@ async def test_what_was_fitted_for_a_router_may_be_larger_than_a_request(tmp_pat
 
 
 def test_a_small_limit_is_written_exactly() -> None:
-    """`--max-json 512KiB` was `0 MiB`."""
+    """`--max-json 512KiB` used to be written as `0 MiB`."""
     assert "limit of 512.0 KiB" in too_large_error(512 << 10).message
     assert "limit of 4.0 MiB" in too_large_error(4 << 20).message
 
@@ -90,7 +90,7 @@ TWICE = HOST + b"Content-Type: multipart/x\r\n" + JSON
 
 @pytest.mark.parametrize("path", [b"/console/sign-in", b"/v1/feedback", b"/v1/embeddings", b"/v1/adapters"])
 async def test_a_repeated_content_type_does_not_bypass_the_bounds(tmp_path: Path, path: bytes) -> None:
-    """The door read the last one, the bounds any: an endless body got into memory, without a key."""
+    """The guard used to read the last one and the bounds any, so an endless body got into memory without a key."""
     async with served(tmp_path) as server:
         answer = await server.ask(b"POST " + path + b" HTTP/1.1\r\n" + TWICE + b"Transfer-Encoding: chunked\r\n")
         assert (answer.status, answer.error()["code"]) == (400, "invalid_http")
@@ -98,7 +98,7 @@ async def test_a_repeated_content_type_does_not_bypass_the_bounds(tmp_path: Path
 
 
 @pytest.mark.parametrize(("path", "bounded"), [("/v1/feedback", True), ("/v1/adapters", False)])
-async def test_only_forms_of_paths_that_take_files_are_not_held_in_memory(path: str, bounded: bool) -> None:
+async def test_only_forms_of_paths_with_files_bypass_the_memory_bound(path: str, bounded: bool) -> None:
     taken = bytearray()
 
     async def reads_all(scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,7 +139,7 @@ def echoes(server: Served) -> None:
 async def test_half_sent_bodies_of_one_team_leave_room_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A half is a key's share. Before, 66 connections held all of --max-bodies for as long as they liked."""
+    """A key's share is half. Before, 66 connections could hold all of --max-bodies for any time."""
     monkeypatch.setattr(guard, "STALL_SECONDS", PATIENCE)
     async with served(tmp_path, callers=ring(TEAM_A, TEAM_B), max_bodies=20_000_000) as server:
         echoes(server)
@@ -184,7 +184,7 @@ async def test_a_stalled_body_gives_way_when_its_memory_is_needed(
         stalled.close()
 
 
-async def test_signing_in_takes_as_much_as_a_key_has(tmp_path: Path) -> None:
+async def test_a_body_of_signing_in_is_bounded_to_a_keys_length(tmp_path: Path) -> None:
     path, most = b"/console/sign-in", 4096
     async with served(tmp_path, callers=ring(TEAM_A)) as server:
         wire = await server.connect()
@@ -202,8 +202,8 @@ async def test_signing_in_takes_as_much_as_a_key_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("caller", "most"), [(ANONYMOUS, NO_KEY_BYTES), (EVERYBODY, 10**6), (VISITOR, 10**6), (TEAM_A[1].caller, 10**6)]
 )
-async def test_who_shows_no_key_where_one_is_needed_brings_little(caller: Caller, most: int) -> None:
-    """On every path, also those that need no key. An open server's callers have none, and bring what they like."""
+async def test_without_a_needed_key_only_small_bodies_are_accepted(caller: Caller, most: int) -> None:
+    """On all paths, also those that need no key. An open server accepts large ones without a key."""
     sizes: list[int] = []
 
     async def reads(_scope: Scope, receive: Receive, _send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Fields that a dialect does not have: left out with a warning; refused for a strict client, or where they count."""
+"""Unknown fields of a dialect are left out with a warning, or refused for strict clients or if they matter."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ async def test_an_unknown_field_is_named_in_a_warning_and_refused_for_the_strict
     refused = await ask(client, path, {"client_metadata": 1}, Prefer="handling=strict")
     assert refused.status_code in (400, 422)
     assert "'client_metadata' has no effect here: leave it out." in refused.text
-    if path != SPEECH:  # a form has no null
+    if path != SPEECH:  # forms have no null
         assert WARNING not in (await ask(client, path, {"client_metadata": None})).headers or "chat" in path
 
 
@@ -101,7 +101,7 @@ async def test_a_field_that_would_change_the_answer_is_refused_by_name(client: h
         (SPEECH, {"diarization": "false", "timestamp_granularities[]": "segment"}),
     ],
 )
-async def test_a_field_that_asks_for_what_is_done_anyway_passes(
+async def test_a_field_that_requests_the_default_behaviour_is_accepted(
     client: httpx.AsyncClient, path: str, more: dict[str, Any]
 ) -> None:
     answer = await ask(client, path, more, Prefer="handling=strict")
@@ -119,7 +119,7 @@ async def test_a_field_that_asks_for_what_is_done_anyway_passes(
         (SPEECH, "task", "send the recording to /v1/audio/transcriptions or /v1/audio/translations"),
     ],
 )
-async def test_a_field_with_another_name_here_says_it(
+async def test_a_field_with_another_name_here_is_refused_with_that_name(
     client: httpx.AsyncClient, path: str, name: str, words: str
 ) -> None:
     refused = await ask(client, path, {name: 3})
@@ -137,7 +137,7 @@ async def test_a_field_with_another_name_here_says_it(
         (SPEECH, "diarization", "true"),
     ],
 )
-async def test_a_field_that_asks_for_something_else_is_refused(
+async def test_a_field_that_requests_other_behaviour_is_refused(
     client: httpx.AsyncClient, path: str, name: str, value: Any
 ) -> None:
     refused = await ask(client, path, {name: value})
@@ -145,7 +145,7 @@ async def test_a_field_that_asks_for_something_else_is_refused(
     assert f"'{name}' would change the answer" in refused.text
 
 
-async def test_a_field_of_a_form_that_takes_one_value(client: httpx.AsyncClient) -> None:
+async def test_a_repeated_form_field_with_one_value_is_refused(client: httpx.AsyncClient) -> None:
     assert (await ask(client, SPEECH, {"temperature[]": "0.2"})).status_code == 200
     twice = await ask(client, SPEECH, {"temperature": "0.2", "temperature[]": "0.4"})
     assert twice.json()["error"]["message"] == "'temperature' was sent 2 times."

@@ -1,7 +1,7 @@
 """Each number of each body of an inference route, at values that no 64 bits hold: never a 5xx.
 
-The places come from the OpenAPI document, so that a new field is covered by itself. Each place gets every third value,
-the next place the ones after these; with ROUNDHOUSE_NUMBERS=all each gets all. What vLLM makes of such numbers is for
+The places come from the OpenAPI document, so new fields are covered. Each place gets every third value, and the next
+place the values after these; with ROUNDHOUSE_NUMBERS=all each gets all. How vLLM handles such numbers is tested in
 tests/contract/chat_engine/test_numbers.py.
 """
 
