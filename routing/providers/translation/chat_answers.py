@@ -114,7 +114,7 @@ class ChatAnswers:
         ]
         spoken: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
         if thought:
-            spoken["reasoning_content"] = thought
+            spoken |= _reasoning(thought)
         if calls:
             spoken["tool_calls"] = calls
         choice = {"index": 0, "message": spoken, "logprobs": None, "finish_reason": reason(message.stop_reason)}
@@ -160,7 +160,7 @@ class ChatAnswers:
             case "text_delta":
                 return self._chunk({"content": delta.text})
             case "thinking_delta":
-                return self._chunk({"reasoning_content": delta.thinking})
+                return self._chunk(_reasoning(delta.thinking))
             case "input_json_delta" if index in self._calls:
                 if delta.partial_json:
                     self._silent.pop(index, None)
@@ -206,6 +206,11 @@ def _read_known(data: bytes | msgspec.Raw, kind: type[Read]) -> Read | None:
 
 def reason(stop: str | None) -> str:
     return REASONS.get(stop or "", "stop")
+
+
+def _reasoning(text: str) -> Json:
+    """Reasoning in vLLM's and Ollama's field, and in that of LiteLLM and DeepSeek, which Cline and others read."""
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def _arguments(value: Any) -> str:

@@ -130,7 +130,8 @@ def stated(answer: ChatCompletion) -> Any:
         for call in choice.message.tool_calls or ()
         if call.type == "function"
     ]
-    thought = getattr(choice.message, "reasoning_content", None)
+    thought = getattr(choice.message, "reasoning", None)
+    assert thought == getattr(choice.message, "reasoning_content", None)
     usage = answer.usage.model_dump(exclude_unset=True) if answer.usage else None
     words = (choice.message.role, choice.message.content or None, thought or None)
     return answer.id, answer.model, *words, calls, choice.finish_reason, usage
