@@ -196,6 +196,7 @@ async def test_a_grammar_that_nothing_satisfies_is_the_requests_fault(
         (["a", "\ufffd", "\ufffd"], "a\u00e9", [("a", False), ("", False), ("\u00e9", False)]),
         (["a", "bcd"], "ab", [("a", False), ("b", False)]),
         (["a", "a", "a"], "aaa", [("a", False)] * 3),
+        (["a", "<s>"], "ab", [("ab", False), ("<s>", True)]),
         (["x", "y"], "other", [("other", False), ("y", True)]),
     ],
     ids=str,
