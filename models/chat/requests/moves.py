@@ -7,6 +7,7 @@
 | `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
 | `enable_thinking`, of Qwen's own API         | to `chat_template_kwargs`                                      |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
+| a `json_schema` without a name               | gets one, as Ollama and llama.cpp need none                    |
 | Anthropic's documents of plain text          | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
 | an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
@@ -43,6 +44,8 @@ _ANSWER = (b'"output_text"', b'"refusal"')
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NAME = "answer"
+"""The name of a schema that has none. It changes no answer."""
 
 
 def move(request: ChatRequest) -> None:
@@ -76,13 +79,19 @@ def move(request: ChatRequest) -> None:
 
 
 def move_schema(request: ChatRequest) -> None:
-    """Move the schema of a `json_object` to where vLLM reads it."""
+    """Move the schema of a `json_object` to where vLLM reads it, and name one without a name."""
     answer = request.object("response_format")
+    if answer.get("type") == "json_schema":
+        schema = answer.get("json_schema")
+        if isinstance(schema, dict) and schema.get("name") is None:
+            named = {**answer, "json_schema": {**schema, "name": _NAME}}
+            request.replace("response_format", msgspec.json.encode(named))
+        return
     if answer.get("type") != "json_object":
         return
     schema = next((answer[name] for name in ("value", "schema") if isinstance(answer.get(name), dict)), None)
     if schema:
-        moved = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        moved = {"type": "json_schema", "json_schema": {"name": _NAME, "schema": schema}}
         request.replace("response_format", msgspec.json.encode(moved))
 
 

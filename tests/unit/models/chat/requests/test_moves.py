@@ -52,6 +52,16 @@ def test_fields_of_other_servers_move(path: str, before: dict[str, Any], after: 
     assert moved(path, {"model": "m", **before}) == {"model": "m", **after}
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("unnamed", [{}, {"name": None}])
+def test_a_schema_without_a_name_gets_one(path: str, unnamed: dict[str, Any]) -> None:
+    before = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, **unnamed}}}
+    after = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "name": "answer"}}}
+    assert moved(path, before) == after
+    named = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "name": "mine"}}}
+    assert moved(path, named) == named
+
+
 def test_minus_one_is_no_limit_of_a_chats_tokens() -> None:
     assert moved(CHAT, {"max_tokens": -1, "max_completion_tokens": -1}) == {}
     assert moved(CHAT, {"max_tokens": -2}) == {"max_tokens": -2}
