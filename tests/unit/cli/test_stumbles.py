@@ -244,7 +244,8 @@ def test_a_reader_that_closes_the_pipe_is_no_error(server: FakeServer) -> None:
     ],
 )
 def test_streams_and_folders_that_cannot_be_used_are_one_line(line: str, cause: str) -> None:
-    command = ["bash", "-c", f"{sys.executable} -m runtime.cli.main {line}"]
+    # Bash would let a single command replace it, and completion is installed for the shell that started the command.
+    command = ["bash", "-c", f"{sys.executable} -m runtime.cli.main {line}; exit $?"]
     environment = {**os.environ, "HOME": "/dev/null/home"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.stderr == f"error: {cause}\n"
