@@ -214,7 +214,8 @@ async def test_the_run_goes_on_without_a_stock_server(tmp_path: Path, monkeypatc
 
 
 async def test_a_resumed_run_leaves_out_parts_with_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(tuned.VARIABLE, raising=False)
+    monkeypatch.setenv(tuned.VARIABLE, "")  # so that it is put back
+    del os.environ[tuned.VARIABLE]
     first = Run(tmp_path, monkeypatch, mixed=fail)
     await first.timed.run(["tune", "tiers", "mixed"])
     second = Run(tmp_path, monkeypatch, resume=True)

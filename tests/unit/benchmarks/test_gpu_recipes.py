@@ -140,6 +140,7 @@ async def test_speech_has_figures_for_its_recipe(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(speech, "measure", measured)
     monkeypatch.setattr(timed, "write_whisper", lambda folder, shape: folder)
+    monkeypatch.setenv("BARE_DEVICE", "")  # so that it is put back
     (tmp_path / "speech").mkdir()
     report = Report(tmp_path / "results.json", "cpu", 0.01)
     await timed.TimedRun(report, SHAPES["8b"], "cpu", tmp_path, Budget(1000))._speech()

@@ -16,6 +16,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """64 GiB of memory, of which the container may use 32, and a GPU of 80 GiB."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
     monkeypatch.setattr(process_control, "memory_limit", lambda: 32 * GIB)
+    monkeypatch.setenv(nvml.ORDER, "PCI_BUS_ID")  # so that it is put back
     monkeypatch.setattr(nvml, "gpus", lambda: (nvml.Gpu("GPU", "GPU-1", 80 * GIB, GIB),))
     return monkeypatch
 

@@ -51,8 +51,12 @@ def test_people_get_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_uvicorn_makes_no_line_of_each_request() -> None:
     """It makes one, whatever `access_log` says and whoever reads it, once its logger has a handler above it."""
-    root, own, loop = logging.getLogger(), logging.getLogger("roundhouse"), asyncio.new_event_loop()
-    before, levels = list(root.handlers), (root.level, own.level)
+    loop, names = (
+        asyncio.new_event_loop(),
+        ("", "roundhouse", "uvicorn", "uvicorn.error", "litserve", "litserve.server"),
+    )
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(list(one.handlers), one.level, one.propagate) for one in loggers]
     try:
         config = uvicorn.Config(FastAPI(), access_log=False, log_config=None)
         configure("info")
@@ -60,9 +64,9 @@ def test_uvicorn_makes_no_line_of_each_request() -> None:
     finally:
         loop.close()
         logging.captureWarnings(False)
-        root.handlers[:] = before
-        root.setLevel(levels[0])
-        own.setLevel(levels[1])
+        for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
+            one.handlers[:], one.propagate = handlers, propagate
+            one.setLevel(level)
 
 
 def test_one_client_cannot_flood_it() -> None:

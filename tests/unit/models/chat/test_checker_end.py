@@ -9,9 +9,11 @@ import time
 from typing import Any
 
 import psutil
+import pytest
 
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.grammars.process import CheckerProcess
+from models.chat.vllm import variables
 from models.chat.vllm.launch import stop_engine
 from models.chat.vllm.plugin import CauseFile
 from registry.bounds import USUAL
@@ -34,7 +36,8 @@ def _large(ready: Any) -> None:
     time.sleep(len(held))
 
 
-def test_an_engine_whose_time_is_over_leaves_no_zombie() -> None:
+def test_an_engine_whose_time_is_over_leaves_no_zombie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variables.CAUSE, "")  # so that it is put back
     ready = FORK.Event()
     child = FORK.Process(target=_large, args=(ready,), daemon=True)
     child.start()
