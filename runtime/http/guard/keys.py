@@ -128,7 +128,7 @@ def _caller(scope: Scope) -> Caller:
 
 
 def presented_keys(headers: Headers) -> list[str]:
-    """The keys in a request, as bearer token or bare."""
+    """The keys in a request, as bearer token or bare. An empty one is none: some clients send all headers."""
     keys = []
     for name, value in headers:
         if name in KEY_HEADERS:
@@ -137,5 +137,6 @@ def presented_keys(headers: Headers) -> list[str]:
                 if text[: len(_BEARER)].lower() != _BEARER:
                     continue
                 text = text[len(_BEARER) :].strip()
-            keys.append(text)
+            if text:
+                keys.append(text)
     return keys

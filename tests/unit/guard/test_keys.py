@@ -350,6 +350,12 @@ def test_other_schemes_than_bearer_are_no_key() -> None:
     assert presented_keys([(b"authorization", b"Basic dTpw"), (b"cookie", b"rh-x"), (b"x-api-key", b"a")]) == ["a"]
 
 
+def test_an_empty_header_is_no_key() -> None:
+    """Anthropic's SDK sends `X-Api-Key` beside a token if the key is an empty string."""
+    assert presented_keys([(b"x-api-key", b" "), (b"authorization", b"Bearer rh-a"), (b"api-key", b"")]) == ["rh-a"]
+    assert presented_keys([(b"authorization", b"Bearer "), (b"authorization", b"")]) == []
+
+
 @pytest.mark.parametrize(
     ("path", "inside"),
     [
