@@ -11,7 +11,7 @@ from cohere.v2.types import V2ChatResponse, V2ChatStreamResponse
 
 from models.messages import Chunk, EmbedRequest, EmbedResult, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed, RoundhouseError
-from runtime.http.cohere.answers import TYPES
+from runtime.http.cohere.answers import TYPES, CohereWriter
 from tests.system.vendor.strict import faults
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -180,6 +180,13 @@ async def test_a_whole_answer(
     assert found["message"].get("content") == content
     assert found["message"].get("tool_calls") == ([CALL] if "tool_calls" in message else None)
     assert found["usage"]["tokens"] == {"input_tokens": 4, "output_tokens": 2}
+
+
+@pytest.mark.parametrize("cached", [0, 3])
+def test_cached_tokens_are_reported_if_there_are_any(cached: int) -> None:
+    usage = {**USAGE, "prompt_tokens_details": {"cached_tokens": cached}}
+    data = json.dumps({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage}).encode()
+    assert CohereWriter().whole(data).usage.cached_tokens == (cached or None)
 
 
 async def test_a_stream_of_thoughts_text_and_calls(gateway: FakeGateway) -> None:

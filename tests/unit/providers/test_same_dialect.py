@@ -286,6 +286,18 @@ async def test_transcripts_as_others_write_them(tmp_path: Path, reported: dict[s
         assert [word["word"] for word in found.json().get("words", [])] == words
 
 
+@pytest.mark.parametrize(("temperature", "is_sent"), [(None, False), ("0", False), ("0.4", True)])
+async def test_a_recordings_temperature_goes_to_the_provider(
+    tmp_path: Path, temperature: str | None, is_sent: bool
+) -> None:
+    async with rigged(tmp_path, lambda seen: Play([b'{"text": "x", "duration": 1.5}'])) as rig:
+        form = {"model": "there/transcribe", **({} if temperature is None else {"temperature": temperature})}
+        found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
+        assert found.status_code == 200, found.text
+        assert (b'name="temperature"' in rig.fake.seen[0].body) is is_sent
+        assert (b"0.4" in rig.fake.seen[0].body) is is_sent
+
+
 async def test_no_word_of_a_transcript_is_lost_between_its_segments(tmp_path: Path) -> None:
     """OpenAI's times of words and of segments differ a little."""
     segments = [

@@ -224,3 +224,8 @@ async def test_without_a_needed_key_only_small_bodies_are_accepted(caller: Calle
                 {"type": "http", "method": "POST", "path": "/ping", "headers": headers, **context}, whole, send
             )
     assert sizes == [1]
+
+
+def test_a_body_has_less_time_left_the_longer_it_was_waited_for() -> None:
+    pace = BodyPace(30.0, 1000)
+    assert [pace.seconds_left(waited, 5000) for waited in (0.0, 10.0, 40.0)] == [35.0, 25.0, -5.0]

@@ -17,7 +17,7 @@ from registry.recipes.definition import EngineSpec, Recipe, Task
 from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.http.dialect import Head
 from runtime.http.ollama import models
-from runtime.http.ollama.answers import Timings
+from runtime.http.ollama.answers import Timings, Writer
 from runtime.http.ollama.bodies import OllamaChatBody
 from runtime.http.ollama.endpoints import ENDPOINTS
 from runtime.http.ollama.translation import chat
@@ -370,6 +370,17 @@ def test_the_times_add_up() -> None:
     assert watch.durations() == {
         "total_duration": 90, "load_duration": 20, "prompt_eval_duration": 30, "eval_duration": 40,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [{"content": "a"}, {"tool_calls": [{"index": 0, "function": {"name": "f"}}]}])
+def test_a_stream_tells_when_its_prompt_was_read(first: dict[str, Any]) -> None:
+    ticks = iter(range(10, 100, 10))
+    writer = Writer("m", is_chat=True, watch=Timings(lambda: next(ticks)))
+    writer.watch.turn = 15
+    for fields in ({"role": "assistant"}, first, {"content": "b"}):
+        writer.line(json.dumps({"choices": [delta(**fields)]}).encode())
+    last = writer.last()
+    assert (last.prompt_eval_duration, last.eval_duration) == (20 - 15, 30 - 20)
 
 
 def test_what_a_model_can_do(tmp_path: Path) -> None:

@@ -150,3 +150,13 @@ def test_ids_of_calls_that_another_server_gave() -> None:
         "functions_f_0",
         "functions_f_0",
     ]
+
+
+def test_a_turn_of_thoughts_alone_is_an_empty_text() -> None:
+    """OpenAI refuses a turn without content and calls, and accepts a turn of calls without content."""
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    for blocks, content in (([thought], ""), ([thought, call], None)):
+        turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": blocks}]
+        request, _ = from_messages.translated({"max_tokens": 1, "messages": turns})
+        assert request["messages"][1]["content"] == content
