@@ -12,12 +12,13 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from contextvars import ContextVar
-from functools import partial
+from contextvars import ContextVar, copy_context
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
 from models.chat.grammars.admission import ADMISSION
+from models.chat.requests import sandbox
 from models.chat.requests.rendering import TemplateThreads
 from models.chat.vllm import grammars
 from models.chat.vllm.whole_answers import whole_answers
@@ -29,6 +30,8 @@ _ERROR, _DATA = 'data: {"error":', "data: "
 
 TEMPLATE: ContextVar[str] = ContextVar("roundhouse_template", default="")
 """The chat template of a call's adapter; '' for the base's."""
+MOST_COMPILED = 32
+"""Templates of adapters that are kept compiled."""
 
 
 def patch_templates(renderer: Any) -> None:
@@ -48,15 +51,36 @@ def patch_templates(renderer: Any) -> None:
 
 
 def _isolate_templates(renderer: Any) -> None:
-    """Render adapters' own templates in a thread of theirs. renderer: vLLM's HfRenderer."""
+    """Render adapters' own templates in a thread of theirs, in a sandbox. renderer: vLLM's HfRenderer."""
+    _bound_templates()
     stock, threads = renderer._apply_chat_template_async, TemplateThreads()
     apply = import_module("vllm.renderers.hf").safe_apply_chat_template
 
     def apply_async(*arguments: Any, **named: Any) -> Awaitable[Any]:
         own = TEMPLATE.get()
-        return _rendered(threads, own, partial(apply, *arguments, **named)) if own else stock(*arguments, **named)
+        work = partial(copy_context().run, apply, *arguments, **named)
+        return _rendered(threads, own, work) if own else stock(*arguments, **named)
 
     renderer._apply_chat_template_async = apply_async
+
+
+def _bound_templates() -> None:
+    """Compile adapters' own templates for the sandbox, also where vLLM only reads them."""
+    library = vars(import_module("transformers.utils.chat_template_utils"))
+    stock, make = library["_compile_jinja_template"], library["_cached_compile_jinja_template"]
+    make = getattr(make, "__wrapped__", make)  # without the cache, since the environment is changed
+    if hasattr(stock, "bounded"):
+        return
+
+    @lru_cache(MOST_COMPILED)
+    def bounded(template: str) -> Any:
+        return sandbox.bound(make(""), template)
+
+    def compiled(template: str) -> Any:
+        return bounded(template) if TEMPLATE.get() else stock(template)
+
+    compiled.bounded = True  # type: ignore[attr-defined]
+    library["_compile_jinja_template"] = compiled
 
 
 async def _rendered(threads: TemplateThreads, template: str, work: Callable[[], Any]) -> Any:

@@ -3,9 +3,12 @@
 import asyncio
 import threading
 import time
+from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.chat.requests import rendering
@@ -88,7 +91,12 @@ async def test_prompts_of_adapters_with_templates_do_not_use_the_thread_of_all_o
         used.append(threading.current_thread().name)
 
     hugging_face = SimpleNamespace(_apply_chat_template_async=stock)
-    monkeypatch.setattr(handlers, "import_module", lambda _: SimpleNamespace(safe_apply_chat_template=apply))
+    library = SimpleNamespace(
+        safe_apply_chat_template=apply,
+        _compile_jinja_template=None,
+        _cached_compile_jinja_template=SimpleNamespace(__wrapped__=None),
+    )
+    monkeypatch.setattr(handlers, "import_module", lambda _: library)
     handlers.patch_templates(SimpleNamespace(preprocess_chat=None, renderer=hugging_face))
     await hugging_face._apply_chat_template_async("config", chat_template="the base's")
     token = handlers.TEMPLATE.set("its own")
@@ -101,3 +109,22 @@ async def test_a_template_that_only_waits_for_a_busy_machine_is_not_stopped() ->
     threads = TemplateThreads(0.05)
     assert await threads.render("a", lambda: time.sleep(0.12) or "late") == "late"
     assert await threads.render("a", lambda: "again") == "again"
+
+
+async def test_only_templates_of_adapters_are_compiled_for_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    library: Any = import_module("transformers.utils.chat_template_utils")
+
+    monkeypatch.setattr(library, "_compile_jinja_template", library._compile_jinja_template)
+    handlers._bound_templates()
+    handlers._bound_templates()
+    source = "{% generation %}{{ 'x' * 20000 }}{% endgeneration %}{{ 'y' | center(20000) | length }}"
+    assert len(library._compile_jinja_template(source).render()) == 20005
+    token = handlers.TEMPLATE.set("its own")
+    own = library._compile_jinja_template(source)
+    assert own is library._compile_jinja_template(source)
+    fine = library._compile_jinja_template("{% generation %}{{ [1] | tojson }}{% endgeneration %}").render()
+    handlers.TEMPLATE.reset(token)
+    assert fine == "[1]"
+    with pytest.raises(SecurityError, match="width or number of up to"):
+        own.render()
+    assert len(library._compile_jinja_template(source).render()) == 20005
