@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import TemplateSyntaxError
 
 from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, token_bytes, variables
+from models.chat.vllm.cpu import shared_memory
 from registry.base.json import read_object
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unfit
@@ -165,6 +166,7 @@ def start_engine(
     os.environ[variables.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
     cause = plugin.CauseFile()
+    earlier = shared_memory.groups()
     try:
         others = set(multiprocessing.active_children())
         logger = accounting.stat_logger()
@@ -181,6 +183,8 @@ def start_engine(
         raise EngineFailed(
             f"vLLM's engine did not start: {recorded_error.message}", code=recorded_error.code
         ) from error
+    finally:
+        shared_memory.remove_names(shared_memory.groups() - earlier)
 
 
 def _logprobs_tokens(config: Any, device: str) -> int:

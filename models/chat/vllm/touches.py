@@ -471,6 +471,12 @@ USED = (
         TENSOR,
     ),
     VllmPatch(
+        "vllm.utils.network_utils:get_file_store_init_method",
+        "the name of the file through which a CPU's workers meet, with which the names of their shared memory begin",
+        "shared memory that workers remove once all have opened it",
+        TENSOR,
+    ),
+    VllmPatch(
         "vllm.config.compilation:CompilationConfig.cudagraph_capture_sizes",
         "lengths of the warm-up's prompts: beyond the largest CUDA graph, within a step",
         PUBLIC,

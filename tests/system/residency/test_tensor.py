@@ -1,14 +1,17 @@
 """A model on both halves of a CPU, on real vLLM, answers like one worker, with adapters, swaps and a death."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
+from models.chat.vllm.cpu import shared_memory
 from tests.eventually import eventually
 from tests.system.serving import STARTER, Server, alive
 
@@ -88,6 +91,15 @@ def test_each_worker_has_cores_of_its_own(halved: Server) -> None:
     assert all(cores and cores <= mine for cores in used)
     if len(mine) > 1:
         assert not used[0] & used[1]
+
+
+def test_workers_leave_no_names_of_shared_memory(halved: Server) -> None:
+    """Their slot is killed in the end, so it could not remove the names then."""
+    halved.http.post("/v1/models/two/load").raise_for_status()
+    run_dir = Path(json.loads((halved.data / "server.json").read_text())["run_dir"])
+    (group,) = run_dir.glob(f"tmp-*/{shared_memory.PREFIX}*")
+    assert not list(shared_memory.SHARED.glob(f"{group.name}*"))
+    assert [one.path for one in workers(halved)[0].memory_maps() if group.name in one.path]
 
 
 def test_a_worker_that_is_killed_takes_its_engine_along_and_right_answers_come_back(

@@ -1,16 +1,19 @@
-"""How a chat engine's process ended, in words."""
+"""How a chat engine's process ended, in words; which names of shared memory its processes leave."""
 
 import asyncio
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from models.chat.processes import EngineProcesses, how_ended
+from models.chat.vllm.cpu import shared_memory
 from models.process_control import OomKills
 from registry.errors import EngineFailed
 
@@ -96,3 +99,20 @@ async def test_the_cause_that_the_process_left_is_reported(code: int | None) -> 
 def test_a_late_exit_code_is_waited_for() -> None:
     late: Any = _Late(8)
     assert how_ended([late]) == ("the engine's process was ended by SIGTERM", -signal.SIGTERM)
+
+
+def test_only_names_of_this_loads_workers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting, shared = tmp_path / "meeting", tmp_path / "shared"
+    for folder in (meeting, shared):
+        folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(meeting))
+    (meeting / "vllm_dist_1").touch()
+    earlier = shared_memory.groups()
+    for name in ("vllm_dist_2", "other"):
+        (meeting / name).touch()
+    for name in ("vllm_dist_1", "vllm_dist_2", "vllm_dist_22", "other"):
+        for rank in (0, 1):
+            (shared / f"{name}-tp:0-[0-1]-cpushm_{rank}").touch()
+    shared_memory.remove_names(shared_memory.groups() - earlier, shared)
+    left = {path.name.partition("-")[0] for path in shared.iterdir()}
+    assert left == {"other", "vllm_dist_1", "vllm_dist_22"}
