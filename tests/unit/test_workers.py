@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,8 +72,8 @@ class Item:
     def __init__(self, group: str) -> None:
         self.group = group
 
-    def get_closest_marker(self, name: str) -> pytest.Mark | None:
-        return pytest.mark.xdist_group(self.group).mark if self.group and name == "xdist_group" else None
+    def get_closest_marker(self, name: str) -> SimpleNamespace | None:
+        return SimpleNamespace(args=(self.group,)) if self.group and name == "xdist_group" else None
 
 
 def test_a_groups_servers_are_closed_before_others_go_on() -> None:
