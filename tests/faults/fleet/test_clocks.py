@@ -95,7 +95,7 @@ def test_the_ledger_has_the_databases_time_and_people_are_warned(
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "ROUNDHOUSE_API_KEY": key}
         )
-        assert "ahead of the database: set" in " ".join(done.stdout.split()), done.stdout + done.stderr
+        assert "ahead of the database. Correct them." in " ".join(done.stdout.split()), done.stdout + done.stderr
         assert "clock is not the database's" in node.log.read_text()
         assert "clock is not the database's" not in front.log.read_text()
         table.revoke(made.id)
