@@ -85,15 +85,11 @@ HOSTED = re.compile(
 EMPTY: tuple[object, ...] = (None, [])
 EFFORT = ("reasoning_effort", "enable_thinking")
 """Variables of a chat template through which vLLM passes a requested effort."""
-UNSTORED: Mapping[str, tuple[str, str]] = {
-    "previous_response_id": ("send the conversation as 'input'", "previous_response_not_found"),
-    "background": ("wait for the answer, or stream it", "unsupported_value"),
+UNSTORED: Mapping[str, str] = {
+    "previous_response_id": "send the conversation as 'input'",
+    "background": "wait for the answer, or stream it",
 }
-"""Fields of Responses for stored answers, what to do instead, and the code.
-
-If the gateway stores answers, it removes them. At OpenAI's code for an unknown response, clients such as GitHub Copilot
-send the whole conversation by themselves.
-"""
+"""Fields of Responses for stored answers, and what to do instead. If the gateway stores answers, it removes them."""
 CHAT_FORMATS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type"}),
     "json_object": frozenset({"type"}),
@@ -257,13 +253,14 @@ def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) 
             param="store",
             code="unsupported_value",
         )
-    for name, (advice, code) in UNSTORED.items():
+    for name, advice in UNSTORED.items():
         if request.is_on(name):
             raise BadRequest(
                 f"Responses are not stored for you here: leave '{name}' out, and {advice}. An operator can have them "
                 "stored (--store-responses).",
                 param=name,
-                code=code,
+                # at OpenAI's code for an unknown response, clients such as GitHub Copilot resend the whole conversation
+                code="previous_response_not_found" if name == "previous_response_id" else "unsupported_value",
             )
     _check_references(request)
     if request.value("truncation") not in (None, "disabled"):
