@@ -13,7 +13,7 @@ from typing import NamedTuple
 import humanize
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from registry.base.json import NOT_JSON
@@ -177,7 +177,7 @@ def address(request: Request) -> str:
     return f"{request.url.scheme}://{request.url.netloc}{below}"
 
 
-def is_secure(request: Request) -> bool:
+def is_secure(request: HTTPConnection) -> bool:
     """Whether the browser used TLS, to this server or to the first of several proxies."""
     first = request.headers.get("x-forwarded-proto", "").partition(",")[0]
     return "https" in (request.url.scheme, first.strip().lower())

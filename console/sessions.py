@@ -35,6 +35,8 @@ FRESH_SECONDS = 1.0
 """Time for which a session read from the database is trusted."""
 ANSWER_SECONDS = 1.0
 """Longest wait for the database."""
+SECURE_PREFIX = "__Host-"
+"""Prefix of cookies set over TLS. Browsers refuse such a cookie from a page of another host, such as a subdomain."""
 _TOKEN = re.compile(r"\s*[A-Za-z0-9_-]{1,128}\s*\Z", re.ASCII)
 MAX_SESSIONS, OF_A_KEY = 1_000, 20
 """Most concurrent sessions, in total and per key. A new one replaces the oldest."""
@@ -152,17 +154,28 @@ class Sessions:
         """Return the cookie of an unfinished sign-in at a provider, '' if there is none."""
         return _value(cookies, self.departure_cookie) or ""
 
-    def own_cookie(self, cookies: str) -> str:
-        """Return our cookies of a Cookie header, '' if there are none.
+    def own_cookie(self, cookies: str, *, secure: bool) -> str:
+        """Return our cookies of a Cookie header, '' if there are none. secure: whether the browser used TLS.
 
         Other cookies must not reach a general parser, such as FastAPI's, which runs for each request: http.cookies
         takes 10 s for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
         """
-        own = ((name, _value(cookies, name)) for name in (self.cookie, self.departure_cookie))
+        names = [cookie_name(name, secure=secure) for name in (self.cookie, self.departure_cookie)]
+        own = ((name, _exact_value(cookies, name)) for name in names)
         return "; ".join(f"{name}={value}" for name, value in own if value is not None)
 
 
+def cookie_name(name: str, *, secure: bool) -> str:
+    """Return the name of a cookie in the browser."""
+    return f"{SECURE_PREFIX}{name}" if secure else name
+
+
 def _value(cookies: str, name: str) -> str | None:
+    """Return the value of one of our cookies, of which `own_cookie` has left one."""
+    return _exact_value(cookies, cookie_name(name, secure=True)) or _exact_value(cookies, name)
+
+
+def _exact_value(cookies: str, name: str) -> str | None:
     pairs = (pair.partition("=") for pair in cookies.split(";"))
     return next((value.strip() for pair, _, value in pairs if pair.strip() == name and _TOKEN.match(value)), None)
 

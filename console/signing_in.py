@@ -15,6 +15,7 @@ import logging
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,7 +24,7 @@ from starlette.types import Scope as Asgi
 
 from console.host import Host, Visit
 from console.rendering import address, html_answer, is_secure, json_object, read_json, redirect_to, templates
-from console.sessions import SECONDS, Credential
+from console.sessions import SECONDS, Credential, cookie_name
 from registry.errors import BadRequest, NotFound, Unauthorized, Unavailable
 from tenants.caller import EVERYBODY
 
@@ -97,7 +98,7 @@ class SigningIn:
         after = page if page in self._pages() else "."
         response = html_answer(templates.get_template("signed_in.html").render({"next": after, "person": person}))
         await self._begin(request, response, person)
-        response.delete_cookie(sessions.departure_cookie, path="/", httponly=True, samesite="lax")
+        self._delete(request, response, sessions.departure_cookie, strict=False)
         return response
 
     async def sign_out(self, request: Request) -> Response:
@@ -110,7 +111,7 @@ class SigningIn:
             with suppress(Unavailable, Unauthorized):  # the session here has ended anyway
                 after = await sign_in.provider.sign_out_url(_back(request, host, "sign-in")) or after
         response = json_object({"signed_in": False, "next": after})
-        response.delete_cookie(sessions.cookie, path="/", httponly=True, samesite="strict")
+        self._delete(request, response, sessions.cookie, strict=True)
         return response
 
     # --- parts ------------------------------------------------------------------------------------------------------
@@ -123,14 +124,22 @@ class SigningIn:
         self._set(request, response, sessions.cookie, await sessions.begin(credential), strict=True)
 
     def _set(self, request: Request, response: Response, name: str, value: str, *, strict: bool) -> None:
+        secure = is_secure(request)
         response.set_cookie(
-            name,
+            cookie_name(name, secure=secure),
             value,
             SECONDS if strict else _DEPARTURE_SECONDS,
             path="/",
             httponly=True,
             samesite="strict" if strict else "lax",
-            secure=is_secure(request),
+            secure=secure,
+        )
+
+    def _delete(self, request: Request, response: Response, name: str, *, strict: bool) -> None:
+        secure = is_secure(request)
+        same_site: Literal["strict", "lax"] = "strict" if strict else "lax"
+        response.delete_cookie(
+            cookie_name(name, secure=secure), path="/", httponly=True, samesite=same_site, secure=secure
         )
 
 

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from console.rendering import is_secure
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, required_scopes
@@ -51,7 +53,8 @@ async def _take_cookies(scope: Scope) -> None:
     if not cookies:
         return
     sessions = gateway_of(scope).services.console.sessions
-    own = sessions.own_cookie(b"; ".join(cookies).decode("latin-1"))
+    secure = is_secure(HTTPConnection(scope))
+    own = sessions.own_cookie(b"; ".join(cookies).decode("latin-1"), secure=secure)
     rest = [header for header in scope["headers"] if header[0] != b"cookie"]
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
     if own and sessions.is_shared and not presented_keys(rest):

@@ -126,6 +126,7 @@ async def test_the_redirects_cookie_is_sent_on_the_way_back_from_another_site(si
         assert all(word in cookie for word in (DEPARTURE, "HttpOnly", "SameSite=lax", "Max-Age=600"))
         assert "Secure" not in cookie
         behind_tls = await depart(displayed, **{"X-Forwarded-Proto": "https"})
+        assert behind_tls.headers["set-cookie"].startswith(f"__Host-{DEPARTURE}=")
         assert "Secure" in behind_tls.headers["set-cookie"]
         query = parse_qs(urlsplit(behind_tls.headers["location"]).query)
         assert query["redirect_uri"] == ["https://127.0.0.1/console/signed-in"]

@@ -97,7 +97,33 @@ async def test_behind_tls_the_cookie_is_secure(console: Console, proxies: str) -
     async with console(ADMIN) as displayed:
         headers = {**ORIGIN, "X-Forwarded-Proto": proxies}
         response = await displayed.client.post("/console/sign-in", json={"key": ADMIN[0]}, headers=headers)
-        assert "Secure" in response.headers["set-cookie"]
+        name, _, rest = response.headers["set-cookie"].partition("=")
+        assert name == f"__Host-{COOKIE}"
+        assert all(word in rest for word in ("Secure", "Path=/", "HttpOnly", "SameSite=strict"))
+        assert "Domain" not in rest, "browsers would refuse it"
+
+
+async def test_behind_tls_a_cookie_that_a_subdomain_could_set_is_none(console: Console) -> None:
+    """It would sign a person in to an attacker's team, who could then read what the person does there."""
+    async with console(ADMIN) as displayed:
+        tls = {**ORIGIN, "X-Forwarded-Proto": "https"}
+        response = await displayed.client.post("/console/sign-in", json={"key": ADMIN[0]}, headers=tls)
+        token = response.headers["set-cookie"].partition("=")[2].partition(";")[0]
+        displayed.client.cookies.clear()
+
+        async def status(name: str, headers: dict[str, str]) -> int:
+            sent = {**headers, "Cookie": f"{name}={token}"}
+            return (await displayed.client.get("/v1/status", headers=sent)).status_code
+
+        assert await status(f"__Host-{COOKIE}", tls) == 200
+        assert await status(COOKIE, tls) == 401
+        assert await status(f"__Host-{COOKIE}", ORIGIN) == 401
+        assert await status(COOKIE, ORIGIN) == 200
+        sent = {**tls, "Cookie": f"__Host-{COOKIE}={token}"}
+        ended = await displayed.client.post("/console/sign-out", json={}, headers=sent)
+        assert ended.headers["set-cookie"].startswith(f'__Host-{COOKIE}=""; ')
+        assert "Secure" in ended.headers["set-cookie"]
+        assert await status(f"__Host-{COOKIE}", tls) == 401
 
 
 @pytest.mark.parametrize("body", [{}, {"key": 1}, {"key": "short"}, {"key": "x" * 600}, [], "text"])
