@@ -10,10 +10,12 @@ from tenants.limits.limiter import DAY, OnLimit
 from tenants.limits.records import Kind, Limit, Mode
 
 log = logging.getLogger("roundhouse.tenants")
+USUAL_ADAPTERS = 5000
+"""Adapters of a team without a limit of its own. The event loop reads all names again after each registration."""
 
 
 class StorageLimiter:
-    """Checks what a team stores against the limits that `replace` sets.
+    """Checks what a team stores against the limits that `replace` sets, and against USUAL_ADAPTERS.
 
     merged: the sizes of a team's merged models, which count like adapters' bytes.
     """
@@ -60,7 +62,10 @@ class StorageLimiter:
     ) -> list[tuple[Limit, int, int]]:
         """Return the limits without room for it, each with its current use and the addition."""
         exceeded = []
-        for limit in self._limits.get(key.team, ()):
+        limits = self._limits.get(key.team, ())
+        if not any(limit.kind is Kind.ADAPTERS and not limit.model for limit in limits):
+            limits = (*limits, Limit("usual", "team", key.team, Kind.ADAPTERS, USUAL_ADAPTERS))
+        for limit in limits:
             if limit.counts(key.base):
                 used, added = self._use(limit, key, stored(), digest, size)
                 if added and used + added > limit.amount:

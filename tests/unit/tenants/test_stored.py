@@ -14,6 +14,7 @@ from registry.errors import BadRequest, StorageExceeded
 from registry.recipes.fields import PathSource
 from registry.records import Adapter, AdapterKey, NewVersion
 from registry.state.database import State
+from tenants.limits import stored
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.stored import StorageLimiter
 from tests.unit.adapters.makers import write_adapter, write_base
@@ -48,6 +49,20 @@ class Stock:
 
     def remove(self, name: str) -> None:
         self.state.adapters.delete(AdapterKey("small", name, TEAM))
+
+
+def test_a_team_without_a_limit_of_its_own_has_the_usual_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "USUAL_ADAPTERS", 2)
+    bytes_only, one_base = limit(Kind.ADAPTER_BYTES, 10**9), limit(Kind.ADAPTERS, 9, model="other")
+    with State(tmp_path) as state:
+        stock = Stock(state, bytes_only, one_base)
+        for number, name in enumerate(("a", "b", "a")):
+            stock.add(name, number, 100)
+        with pytest.raises(StorageExceeded, match=r"adapters stored of team 'search' is 2, of which 2 are used"):
+            stock.add("c", 9, 1)
+        stock.add("c", 9, 1, team="another")
+        stock.limiter.replace([bytes_only, limit(Kind.ADAPTERS, 3)])
+        stock.add("c", 9, 1)
 
 
 def test_names_count_and_versions_do_not(tmp_path: Path) -> None:
