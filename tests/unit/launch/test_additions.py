@@ -1,4 +1,4 @@
-"""The use case of an addition, over the real manager of models, as far as it goes without a server."""
+"""The use case of adding a model, over the real manager of models but without a server."""
 
 import asyncio
 import shutil
@@ -42,7 +42,7 @@ def additions(
     return world, Additions(model_set, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget))
 
 
-async def test_a_model_that_does_not_fit_is_refused_with_the_bytes_that_lack(tmp_path: Path) -> None:
+async def test_a_model_that_does_not_fit_is_refused_with_the_missing_bytes(tmp_path: Path) -> None:
     _, adding = additions(tmp_path, 200 * MIB)
     found = await adding.preview(RERANK)
     assert found.plan.verdict == "impossible"
@@ -53,7 +53,7 @@ async def test_a_model_that_does_not_fit_is_refused_with_the_bytes_that_lack(tmp
 
 
 @pytest.mark.parametrize("expected", [{"id": "auto"}, {"overrides": {"aliases": ["auto"]}}], ids=["id", "alias"])
-async def test_one_that_is_named_like_a_router_is_refused(tmp_path: Path, expected: dict[str, Any]) -> None:
+async def test_a_model_with_the_name_of_a_router_is_refused(tmp_path: Path, expected: dict[str, Any]) -> None:
     _, adding = additions(tmp_path, 2048 * MIB)
     with pytest.raises(Conflict, match=r"'auto' is a router's name. Choose another name for the model"):
         [step async for step in adding.add(replace(RERANK, **expected))]
@@ -72,8 +72,10 @@ async def test_one_that_is_named_like_a_router_is_refused(tmp_path: Path, expect
         ("haiku", "a provider's model"),
     ],
 )
-async def test_one_takes_no_name_from_another(tmp_path: Path, name: str, words: str, expected: str) -> None:
-    """Whoever asks for it would get other weights."""
+async def test_a_model_with_the_name_of_another_is_refused(
+    tmp_path: Path, name: str, words: str, expected: str
+) -> None:
+    """Users of the name would get other weights."""
     recipes = [recipe("base", aliases=("tall",)), recipe("base", version=2, aliases=("tall", "soon"))]
     adapters = [adapter("base", "legal"), adapter("base", "theirs", team="team")]
     _, adding = additions(tmp_path, 2048 * MIB, None, recipes, adapters)
@@ -83,12 +85,12 @@ async def test_one_takes_no_name_from_another(tmp_path: Path, name: str, words: 
     assert refused.value.code == "name_in_use"
 
 
-async def test_weights_that_are_larger_than_all_ask_for_a_smaller_model(tmp_path: Path) -> None:
+async def test_weights_that_are_larger_than_the_memory_are_refused_with_advice(tmp_path: Path) -> None:
     _, adding = additions(tmp_path, MIB)
     assert "a smaller model, or a quantized one" in advice(await adding.preview(RERANK))
 
 
-async def test_one_that_fits_says_so_and_after_whom(tmp_path: Path) -> None:
+async def test_the_plan_of_a_model_that_fits_names_its_victims(tmp_path: Path) -> None:
     world, adding = additions(tmp_path, 2048 * MIB)
     assert advice(await adding.preview(RERANK)) == "It fits."
     world.pool.free, world.pool.addable = 0, 1
@@ -105,15 +107,15 @@ async def test_one_that_fits_says_so_and_after_whom(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overrides", [{"description": "half \ud800"}, {"engine.flags.seed": 10**200}])
-async def test_a_recipe_that_could_not_be_read_again_is_refused(tmp_path: Path, overrides: dict[str, object]) -> None:
+async def test_a_recipe_that_could_not_be_read_back_is_refused(tmp_path: Path, overrides: dict[str, object]) -> None:
     _, adding = additions(tmp_path, 2048 * MIB)
     with pytest.raises(Unfit) as refused:
         await adding.preview(replace(RERANK, overrides=overrides))
     assert refused.value.code == "bad_recipe"
 
 
-async def test_a_version_of_the_engine_that_is_not_here_is_refused(tmp_path: Path) -> None:
-    """It was said to fit."""
+async def test_a_missing_version_of_the_engine_is_refused(tmp_path: Path) -> None:
+    """The proposal used to say that it fits."""
     _, adding = additions(tmp_path, 2048 * MIB)
     with pytest.raises(Unfit, match=r"wants sentence-transformers <0\.1") as refused:
         await adding.preview(replace(RERANK, overrides={"engine.versions": "<0.1"}))
@@ -121,7 +123,7 @@ async def test_a_version_of_the_engine_that_is_not_here_is_refused(tmp_path: Pat
 
 
 async def test_a_folder_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """It was added, and each request was told that it lacks a file."""
+    """It used to be added, and then each request failed."""
     _, adding = additions(tmp_path, 2048 * MIB)
     folder = tmp_path / "model"
     shutil.copytree(locate(PackageSource(package="models.starter", inside="pack/starter-rerank")), folder)
@@ -135,7 +137,7 @@ async def test_a_folder_whose_weights_cannot_be_read_is_refused(tmp_path: Path) 
 async def test_files_that_would_fail_at_the_first_request_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were said to fit. What passes is not looked at again."""
+    """The proposal used to say that they fit. Files that pass are not checked again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _, adding = additions(tmp_path, 2048 * MIB)
     folder = tmp_path / "model"
@@ -149,10 +151,10 @@ async def test_files_that_would_fail_at_the_first_request_are_refused(
     assert len(list((tmp_path / "cache").rglob("checks/*"))) == 1
 
 
-async def test_a_folder_that_is_not_the_servers_to_read_is_refused(
+async def test_a_folder_that_the_server_may_not_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was a 500."""
+    """It used to be a 500."""
     _, adding = additions(tmp_path, 2048 * MIB)
 
     def refused(_: Path) -> None:
@@ -166,7 +168,7 @@ async def test_a_folder_that_is_not_the_servers_to_read_is_refused(
     assert (reported.value.code, reported.value.param) == ("source_not_found", "source")
 
 
-async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) -> None:
+async def test_a_model_whose_name_is_being_removed_waits_and_says_so(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     def roster_recipe(_: str) -> Any:
@@ -212,7 +214,7 @@ def test_flags_that_name_files_or_code_are_not_for_clients(requested: dict[str, 
     check_flags(requested, trusted=True)
 
 
-def test_harmless_flags_are() -> None:
+def test_harmless_flags_are_accepted() -> None:
     check_flags(
         {
             "engine.flags.tool_call_parser": "hermes",

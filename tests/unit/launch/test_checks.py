@@ -1,4 +1,4 @@
-"""A look into a model's files: faults by name, and nothing that passes fails when it is loaded."""
+"""The check of a model's files names faults, and files that pass it can be loaded."""
 
 import json
 import shutil
@@ -29,13 +29,13 @@ PACK = Path(__file__).parents[3] / "models" / "starter" / "pack"
 
 
 def proposal_of(folder: Path) -> Proposal:
-    """Raises RoundhouseError as `models add` does."""
+    """Return the proposal. Raises RoundhouseError as `models add` does."""
     source, request, machine = PathSource(path=str(folder)), ModelRequest(str(folder)), Machine("cpu", 8 << 30)
     return propose(list_folder(folder), source, request, machine, weights=read_weights(folder))
 
 
 def faults(folder: Path) -> str:
-    """Every fault in one line; '': it is said to be servable."""
+    """Return all faults on one line, or '' if the model counts as servable."""
     try:
         return " ".join(check(proposal_of(folder).recipe, folder).faults)
     except RoundhouseError as error:
@@ -49,7 +49,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def embedding(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small BERT with a Dense behind it, as sentence-transformers saves it."""
+    """A small BERT followed by a Dense, as sentence-transformers saves it."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
     from transformers import BertConfig, BertModel
@@ -130,7 +130,7 @@ def test_a_fault_of_a_chat_models_files_is_named(
 
 
 def widen_dense(folder: Path) -> None:
-    """Another model's."""
+    """Replace the Dense by another model's."""
     set_json("2_Dense/config.json", in_features=64)(folder)
     save_file(
         {"linear.weight": torch.zeros(16, 64), "linear.bias": torch.zeros(16)}, folder / "2_Dense/model.safetensors"
@@ -166,7 +166,7 @@ def test_the_embedding_model_of_a_package_passes() -> None:
 
 
 def mutations(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Each file dropped, renamed, emptied, cut in half."""
+    """Return changes that remove, rename, empty or halve each file."""
     for file in sorted(one for one in folder.rglob("*") if one.is_file()):
         name = str(file.relative_to(folder))
         size = file.stat().st_size
@@ -180,7 +180,7 @@ def mutations(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
 
 
 async def load(folder: Path, proposal: Proposal) -> None:
-    """Raises what a slot would say. A chat model's files are read by vLLM's own configuration and tokenizer."""
+    """Load the model, and raise a slot's error. vLLM's own configuration and tokenizer read a chat model's files."""
     recipe = proposal.recipe
     if recipe.task is Task.CHAT:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -198,8 +198,8 @@ async def load(folder: Path, proposal: Proposal) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["chat", "embedding", "speech"])
-async def test_what_passes_is_loaded(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Property over mutated folders: nothing that passes fails at load for a reason of its files."""
+async def test_files_that_pass_can_be_loaded(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A property over mutated folders: none that passes fails at the load because of its files."""
     original = PACK / "starter-speech" if kind == "speech" else request.getfixturevalue(kind)
     wrong, passed = {}, 0
     for what, change in mutations(original):
@@ -214,11 +214,11 @@ async def test_what_passes_is_loaded(kind: str, tmp_path: Path, request: pytest.
                 wrong[what] = f"{type(error).__name__}: {error}"
         shutil.rmtree(folder)
     assert wrong == {}
-    assert passed >= 2, "files that are not needed may lack"
+    assert passed >= 2, "unneeded files may be missing"
 
 
 def gemma(folder: Path, **changes: object) -> Path:
-    """A small Gemma as its library saves it, without a matrix for its output."""
+    """Write a small Gemma as its library saves it, without an output matrix."""
     from transformers import GemmaConfig, GemmaForCausalLM
 
     fixtures.write_base(folder)  # its tokenizer and template
@@ -233,7 +233,7 @@ def gemma(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_a_family_that_is_tied_by_default_is_so_in_its_recipe(tmp_path: Path) -> None:
+def test_a_family_that_is_tied_by_default_needs_no_output_matrix(tmp_path: Path) -> None:
     folder = gemma(tmp_path / "tied", tie_word_embeddings=None)
     proposal = proposal_of(folder)
     assert json.loads(str(proposal.recipe.engine.flags["hf_overrides"])) == {"tie_word_embeddings": True}
@@ -245,7 +245,7 @@ def test_a_family_that_is_tied_by_default_is_so_in_its_recipe(tmp_path: Path) ->
     assert "lm_head.weight" in faults(gemma(tmp_path / "denied", tie_word_embeddings=False))
 
 
-def test_families_that_are_tied_by_default_are_so_in_their_library() -> None:
+def test_the_families_that_are_tied_by_default_are_those_of_transformers() -> None:
     from transformers import CONFIG_MAPPING
 
     assert {family: CONFIG_MAPPING[family]().tie_word_embeddings for family in TIED_BY_DEFAULT} == dict.fromkeys(

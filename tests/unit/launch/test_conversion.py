@@ -1,4 +1,4 @@
-"""Whisper checkpoints of transformers become CTranslate2 models, in a process of its own, once."""
+"""Whisper checkpoints of transformers are converted to CTranslate2 once, in a separate process."""
 
 import asyncio
 import json
@@ -35,7 +35,9 @@ async def test_it_is_converted_once_and_kept_until_it_is_purged(checkpoint: Path
     assert needs_conversion(checkpoint)
     assert detect(list_folder(checkpoint)).convert
     conversions = Conversions(tmp_path / "converted")
-    former = tmp_path / "converted" / digest(checkpoint)  # as it was before languages were read from the tokenizer
+    former = (
+        tmp_path / "converted" / digest(checkpoint)
+    )  # the folder's name before languages were read from the tokenizer
     former.mkdir(parents=True)
     assert conversions.find(RECIPE, checkpoint) is None
     both = await asyncio.gather(conversions.make(RECIPE, checkpoint), conversions.make(RECIPE, checkpoint))
@@ -47,19 +49,19 @@ async def test_it_is_converted_once_and_kept_until_it_is_purged(checkpoint: Path
     }
     config = json.loads((both[0] / "config.json").read_text())
     known = json.loads((SPEECH / "tokenizer.json").read_text())["added_tokens"]
-    assert config["lang_ids"] == [one["id"] for one in known if one["content"] == "<|en|>"], "as the tokenizer has them"
-    assert [path.name for path in (tmp_path / "converted").iterdir()] == [both[0].name], "nothing half is left"
+    assert config["lang_ids"] == [one["id"] for one in known if one["content"] == "<|en|>"], "as in the tokenizer"
+    assert [path.name for path in (tmp_path / "converted").iterdir()] == [both[0].name], "without half conversions"
 
     made = both[0]
     size = sum(file.stat().st_size for file in made.iterdir())
     assert conversions.purge([checkpoint, tmp_path, made]) == size
-    assert conversions.purge([made]) == 0, "it is gone"
+    assert conversions.purge([made]) == 0, "already removed"
     assert checkpoint.is_dir()
     assert conversions.find(RECIPE, checkpoint) is None
     assert not list((tmp_path / "converted").iterdir())
 
 
-async def test_what_needs_none_is_served_as_it_is(tmp_path: Path) -> None:
+async def test_models_that_need_no_conversion_are_served_unchanged(tmp_path: Path) -> None:
     conversions = Conversions(tmp_path)
     assert conversions.find(RECIPE, SPEECH) == SPEECH
     assert await conversions.make(RECIPE, SPEECH) == SPEECH
@@ -86,8 +88,8 @@ async def test_a_broken_checkpoint_says_why(checkpoint: Path, tmp_path: Path) ->
     assert (refused.value.status, refused.value.code) == (422, "conversion_failed")
 
 
-def test_weights_that_no_file_has_are_not_made_by_chance(checkpoint: Path, tmp_path: Path) -> None:
-    """As of one that tells classes of recordings: it has no decoder, and would write text of chance."""
+def test_missing_weights_are_not_replaced_by_random_ones(checkpoint: Path, tmp_path: Path) -> None:
+    """A classifier of recordings has no decoder, and would write random text."""
     from transformers import WhisperConfig, WhisperForAudioClassification
 
     folder = tmp_path / "classes"

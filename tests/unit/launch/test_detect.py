@@ -1,4 +1,4 @@
-"""What files are taken for, and what is said of those that are no model to serve."""
+"""Recognising files of models, and errors for those that cannot be served."""
 
 import struct
 from dataclasses import replace
@@ -22,7 +22,7 @@ COLBERT = "pylate.models.Dense.Dense"
 
 
 def test_files_that_no_model_has_are_reported_a_recipes_folder(tmp_path: Path) -> None:
-    """`validate` and the start ended with them."""
+    """`validate` and the start of the server failed with them."""
     (tmp_path / "model.safetensors").write_bytes(bytes(9))
     for config, words in (
         ('{"architectures": ["BertForSequenceClassification"], "id2label": 5}', "hold impossible values"),
@@ -35,8 +35,8 @@ def test_files_that_no_model_has_are_reported_a_recipes_folder(tmp_path: Path) -
     assert "modules.json" in str(misfit(tmp_path, Task.EMBED))
 
 
-def test_half_a_character_is_in_no_answer() -> None:
-    """JSON can name one, and no answer can be written with it."""
+def test_half_a_character_from_a_file_is_in_no_answer() -> None:
+    """JSON files can contain one, but it cannot be written into an answer."""
     small = {"config.json": '{"architectures": ["BertModel"]}',
              "config_sentence_transformers.json": '{"prompts": {"a\\ud800": "x"}}', "modules.json": POOLED}  # fmt: skip
     with pytest.raises(Unfit, match=r"config_sentence_transformers.json of a/model is broken"):
@@ -154,9 +154,7 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
           "config_sentence_transformers.json": {"model_type": "CrossEncoder"}}, WEIGHTS, "is_classifier", "3 labels"),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_given_advice_what_would_work(
-    small: dict[str, object], large: dict[str, int], code: str, words: str
-) -> None:
+def test_a_refusal_says_what_would_work(small: dict[str, object], large: dict[str, int], code: str, words: str) -> None:
     with pytest.raises(Unfit, match="a/model") as refused:
         detect(listing_of(small, large))
     assert refused.value.code == code
@@ -180,7 +178,7 @@ INDEX = {"model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00
     ],
 )  # fmt: skip
 def test_a_chat_model_is_one_model(small: dict[str, object], large: dict[str, int], where: str, words: str) -> None:
-    """vLLM put one file over the other, and answered with a mixture."""
+    """vLLM would load one file over the other, and answer with a mixture."""
     listing = listing_of({"config.json": {"architectures": ["LlamaForCausalLM"]}, **small}, large, where)
     if not words:
         assert detect(listing).task is Task.CHAT
@@ -192,7 +190,7 @@ def test_a_chat_model_is_one_model(small: dict[str, object], large: dict[str, in
 
 
 def test_a_chat_model_that_ranks_is_described_to_be_no_reranker_here() -> None:
-    """Qwen3-Reranker and mxbai-rerank v2 became chat models without a word."""
+    """Qwen3-Reranker and mxbai-rerank v2 used to become chat models silently."""
     small = {
         "config.json": {"architectures": ["Qwen3ForCausalLM"]},
         "README.md": "---\npipeline_tag: text-ranking\n---",
@@ -211,14 +209,14 @@ def test_a_chat_model_that_ranks_is_described_to_be_no_reranker_here() -> None:
     ],
 )  # fmt: skip
 def test_a_checkpoint_inside_a_repository_is_fetched_first(where: str, words: str) -> None:
-    """org/name/checkpoint-9 is no source: that was advised, and refused."""
+    """org/name/checkpoint-9 is no valid source, although it used to be advised."""
     with pytest.raises(Unfit) as refused:
         detect(listing_of({}, {"checkpoint-9/model.safetensors": 1}, where))
     assert refused.value.message.endswith(words)
 
 
 def test_a_checkpoint_is_fetched_at_the_revision_that_was_requested() -> None:
-    """The advice fetched that of the main branch, where there may be none, or another."""
+    """The advised command used to fetch the main branch's, which may be missing or different."""
     listing = replace(listing_of({}, {"checkpoint-9/model.safetensors": 1}, "org/run"), revision="v2")
     with pytest.raises(Unfit, match=r"hf download org/run --revision v2 --include"):
         detect(listing)
@@ -247,8 +245,8 @@ def test_a_gguf_names_what_it_was_made_from() -> None:
 
 
 @pytest.mark.parametrize("length", range(0, 120, 7))
-def test_a_gguf_that_is_cut_anywhere_costs_nothing(length: int) -> None:
+def test_a_gguf_that_is_cut_anywhere_is_read_or_ignored(length: int) -> None:
     data = gguf({"general.architecture": "llama", "general.name": "x" * 40})
     header = read_header(data[:length])
     assert header is None or header.architecture in ("llama", "unknown")
-    assert read_header(b"GGUF" + b"\xff" * length) is not None, "figures that cannot be"
+    assert read_header(b"GGUF" + b"\xff" * length) is not None, "impossible figures"

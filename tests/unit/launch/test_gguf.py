@@ -41,7 +41,7 @@ NAMES = {
 
 
 def write_gguf(file: Path, base: Path, architecture: str = "llama") -> None:
-    """As llama.cpp's converter writes a Llama: rows of q and k in its own order."""
+    """Write a Llama as llama.cpp's converter does, with rows of q and k in its own order."""
     gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
     config = json.loads((base / "config.json").read_text())
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -111,7 +111,7 @@ async def test_a_gguf_becomes_the_model_that_it_was_made_from(tmp_path: Path) ->
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read headers here: a process of its own, which the test above starts, imports transformers for seconds."""
+    """Read headers in this process, because a separate one, as in the test above, imports transformers for seconds."""
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
         return subprocess.CompletedProcess(command, 0, msgspec.json.encode(_read(Path(command[-1]))))

@@ -1,4 +1,4 @@
-"""Whatever a repository's files say, adding its model ends in a proposal or a refusal: never in a fault of ours."""
+"""Whatever is in a repository's files, adding its model ends in a proposal or a refusal, never in an error of ours."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ SOURCE = HubSource(hub="some/model", revision="0" * 40)
 ODD: tuple[Any, ...] = (
     None, True, 0, -1, 2**63, 10**400, 1e308, 0.5, "", "x", "7" * 5_000, "\ud800", [], [[]], {}, {"a": None}, ["x"] * 3,
 )  # fmt: skip
-"""What a field may be set to: JSON knows no bound of a number."""
+"""Odd values of a field. JSON does not bound numbers."""
 FILES = ("config.json", "modules.json", "tokenizer_config.json", "generation_config.json", "adapter_config.json",
          "config_sentence_transformers.json", "sentence_bert_config.json", "preprocessor_config.json",
          "model.safetensors.index.json", "1_Pooling/config.json")  # fmt: skip
@@ -34,7 +34,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 def changed(value: Any, random: Random) -> Any:
-    """One thing in it is another: at the top, or deeper."""
+    """Return the value with one part changed, at the top or deeper."""
     if isinstance(value, dict) and value:
         name = random.choice(sorted(value))
         deeper = isinstance(value[name], dict | list) and random.random() < 0.5
@@ -46,7 +46,7 @@ def changed(value: Any, random: Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(0, 3_000, 100))
-def test_whatever_its_files_say(seed: int) -> None:
+def test_odd_files_end_in_a_proposal_or_a_refusal(seed: int) -> None:
     for number in range(seed, seed + 100):
         random = Random(number)
         config = dict(random.choice(KINDS))

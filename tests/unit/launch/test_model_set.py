@@ -1,4 +1,4 @@
-"""Models come and go beside one that finishes its last requests."""
+"""Models are added and removed while another one finishes its last requests."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -22,7 +22,7 @@ from tests.unit.residency.scripted import World
 
 
 class Leaving:
-    """Residency whose models leave when the test says so."""
+    """Residency whose models leave when the test lets them."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def made(tmp_path: Path) -> tuple[ModelSet, Leaving]:
     return model_set, residency
 
 
-async def test_a_model_that_drains_holds_no_other_back(made: tuple[ModelSet, Leaving]) -> None:
+async def test_a_draining_model_delays_no_other(made: tuple[ModelSet, Leaving]) -> None:
     model_set, residency = made
     old, new = recipe("old", "chat"), recipe("new", "embed")
     await model_set.reload([old])
@@ -97,7 +97,9 @@ async def test_a_model_that_drains_holds_no_other_back(made: tuple[ModelSet, Lea
     assert set(residency.entries) == {"new"}
 
 
-async def test_what_a_request_removed_is_remembered_until_it_is_added_again(made: tuple[ModelSet, Leaving]) -> None:
+async def test_a_removal_by_a_request_is_remembered_until_the_model_is_added_again(
+    made: tuple[ModelSet, Leaving],
+) -> None:
     model_set, residency = made
     model_set.shelf = shelf = SimpleNamespace(read=lambda: StoredRecipes((), ()))  # type: ignore[assignment]
     of_file, added = recipe("of-file", "chat"), recipe("added", "embed")
@@ -110,13 +112,13 @@ async def test_what_a_request_removed_is_remembered_until_it_is_added_again(made
     await model_set.reload()
     assert [model_set.was_removed(id_) for id_ in ("of-file", "added")] == [False, True]
     await model_set.reload([])
-    assert not model_set.was_removed("of-file"), "other nodes may have it in their files"
+    assert not model_set.was_removed("of-file"), "it may still be in other nodes' files"
     shelf.read = lambda: StoredRecipes((added,), ())
     await model_set.reload()
     assert not model_set.was_removed("added")
 
 
-async def test_a_model_added_while_it_leaves_comes_once_it_has_left(made: tuple[ModelSet, Leaving]) -> None:
+async def test_a_model_added_while_it_leaves_is_added_once_it_has_left(made: tuple[ModelSet, Leaving]) -> None:
     model_set, residency = made
     old = recipe("old", "chat")
     await model_set.reload([old])
@@ -132,7 +134,7 @@ async def test_a_model_added_while_it_leaves_comes_once_it_has_left(made: tuple[
     assert model_set.recipe("old") == old
 
 
-async def test_the_adapters_of_a_changed_recipe_are_registered_once_it_counts(
+async def test_the_adapters_of_a_changed_recipe_are_registered_once_it_applies(
     made: tuple[ModelSet, Leaving], tmp_path: Path
 ) -> None:
     model_set, residency = made
@@ -169,7 +171,7 @@ async def test_a_changed_recipe_pins_its_model_unless_that_was_done_by_hand(
     await asyncio.gather(*residency.tasks)
 
 
-async def test_adapters_that_come_from_afar_hold_no_other_change_back(made: tuple[ModelSet, Leaving]) -> None:
+async def test_downloads_of_adapters_delay_no_other_change(made: tuple[ModelSet, Leaving]) -> None:
     model_set, residency = made
     residency.may_register.clear()
     expected = RecipeAdapter.model_validate({"name": "legal", "source": {"path": "x"}})
@@ -182,8 +184,8 @@ async def test_adapters_that_come_from_afar_hold_no_other_change_back(made: tupl
     assert residency.registered == [with_adapters]
 
 
-async def test_a_recipe_that_waited_for_a_model_that_leaves_names_it_no_more(tmp_path: Path) -> None:
-    """Though its last request ends just as it is taken out."""
+async def test_a_recipe_that_waited_for_a_leaving_model_no_longer_names_it(tmp_path: Path) -> None:
+    """Even if its last request ends at that moment."""
     world = World(tmp_path)
     one, other = scripted.recipe("a"), scripted.recipe("b")
     state: Any = SimpleNamespace(

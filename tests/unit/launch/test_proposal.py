@@ -1,4 +1,4 @@
-"""What is proposed: sized for the machine, by families, with what was asked for; and what is refused beforehand."""
+"""Proposals: sized for the machine, by families, with the requested values; and refusals before a download."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_parsers_go_by_family(name: str, template: str, tools: str | None, reaso
 
 
 def test_experts_that_a_cpu_chooses_otherwise_are_refused_there() -> None:
-    """Tried with generated models beside transformers: other logprobs by up to 1.3 with a bias, the same without."""
+    """Generated models with a bias had logprobs that differ from transformers' by up to 1.3; others were equal."""
     ernie = {"architectures": ["Ernie4_5_MoeForCausalLM"]}
     with pytest.raises(Unfit, match="experts that are chosen by a bias") as refused:
         chat("Qwen3-8B", CPU, more=ernie)
@@ -85,7 +85,7 @@ def test_products_of_8_bits_on_a_cpu_leave_no_places(machine: Machine, form: str
 
 
 def test_places_that_are_requested_where_vllm_has_no_lora_are_refused() -> None:
-    """It was told that memory.adapters.host must be at least device."""
+    """The error used to be that memory.adapters.host must be at least device."""
     with pytest.raises(Unfit, match=r"vLLM has no LoRA for GPT2LMHeadModel: leave memory\.adapters\.device out"):
         chat("gpt2", overrides={"memory.adapters.device": 2})
 
@@ -97,7 +97,7 @@ def test_a_template_without_tools_gets_no_parser_for_them() -> None:
 
 
 def test_a_template_that_speaks_of_tools_may_show_none() -> None:
-    """DeepSeek's do: a parser was proposed, and a request's tools never reached the model."""
+    """As DeepSeek's. With a proposed parser, a request's tools would never reach the model."""
     for template in (templates.JSON.replace("tools", "nothing") + templates.ANSWERED, templates.OF_A_MESSAGE):
         found = chat("Qwen2.5-7B-Instruct", template=template)
         assert "tool_call_parser" not in found.recipe.engine.flags
@@ -112,7 +112,7 @@ def test_calls_that_no_one_here_can_read_are_reported() -> None:
 
 @pytest.mark.parametrize("template", ["{% if tools %}", "{{ message }", "{{ " + "(" * 5000, "{{ a }}" * 40_000])
 def test_a_template_that_is_none_is_refused_before_anything_is_fetched(template: str) -> None:
-    """The load ended with "unexpected '}'", and did not say of what."""
+    """The load used to fail with only "unexpected '}'"."""
     with pytest.raises(Unfit, match="chat template of a/model is not a Jinja template") as refused:
         chat("Qwen3-8B", template=template)
     assert refused.value.code == "bad_config"
@@ -139,7 +139,7 @@ def test_of_several_templates_the_one_for_tools_counts() -> None:
 
 
 def test_a_llama_whose_tokenizer_is_mistrals_gets_no_llamas_parser() -> None:
-    """It knows other marks, and a load ends at the first that it does not know."""
+    """The tokenizer has other markers, and a load fails at the first unknown one."""
     listing = listing_of({"config.json": KNOWN["Llama-3.1-8B-Instruct"].config},
                          {"model.safetensors": 16 * 10**9, "tekken.json": 19 * 10**6})  # fmt: skip
     found = propose(listing, HubSource(hub="a/llama-3", revision="0" * 40), ModelRequest("x"), GPU)
@@ -147,7 +147,7 @@ def test_a_llama_whose_tokenizer_is_mistrals_gets_no_llamas_parser() -> None:
 
 
 def test_chats_that_vllm_writes_by_itself_need_no_template() -> None:
-    """DeepSeek V3.2 has none: it was said to have no chats, and got no parser."""
+    """DeepSeek V3.2 has none, and used to be proposed without chats and parser."""
     config = {**KNOWN["Qwen3-8B"].config, "architectures": ["DeepseekV32ForCausalLM"]}
     listing = listing_of({"config.json": config}, {"model.safetensors": 16 * 10**9})
     found = propose(listing, HubSource(hub="a/V3.2", revision="0" * 40), ModelRequest("x"), GPU)
@@ -157,7 +157,7 @@ def test_chats_that_vllm_writes_by_itself_need_no_template() -> None:
 
 
 def test_a_template_may_lie_in_the_file_of_a_processor() -> None:
-    """Mistral Small 3.1 has no other: it was said to have none, and got no parser for its tools."""
+    """Mistral Small 3.1 has no other, and used to get no parser for its tools."""
     text = {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 32768,
             "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 40,
             "num_key_value_heads": 8, "vocab_size": 131072}  # fmt: skip
@@ -193,7 +193,7 @@ def test_a_tokenizer_that_only_mistral_reads_right_is_read_by_theirs(files: dict
     assert not any("no chat template" in note for note in found.notes)
 
 
-def test_what_was_requested_wins_and_is_explained() -> None:
+def test_requested_values_win_and_are_explained() -> None:
     found = chat("Qwen3-8B", overrides={"context_length": 8192, "memory.kv_cache": "3GiB", "dtype": "float16",
                                         "engine.flags.seed": 7, "description": "mine"}, id="mine")  # fmt: skip
     recipe = found.recipe
@@ -236,7 +236,7 @@ def test_a_config_that_does_not_tell_its_context_is_sized_for_what_fits() -> Non
 
 @pytest.mark.parametrize("machine", [GPU, Machine("cpu", 2 * GIB)])
 def test_places_for_adapters_that_are_requested_can_be_had(machine: Machine) -> None:
-    """What is in a place is staged: with fewer staged ones the recipe was refused, with another key to set."""
+    """Each place needs a staged adapter, so with fewer staged ones the recipe would be refused."""
     for device in (1, 2, 32):
         found = chat("Qwen3-8B", machine, overrides={"memory.adapters.device": device})
         room = found.recipe.memory.adapters
@@ -301,7 +301,7 @@ def test_a_context_that_is_too_long_is_refused_before_a_download() -> None:
 
 @pytest.mark.parametrize("flag", ["hf_overrides", "hf-overrides"])
 def test_a_context_may_be_stretched_as_the_refusal_says(flag: str) -> None:
-    """How long it is then, vLLM tells."""
+    """vLLM determines its length then."""
     stretched = '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 131072}'
     for flags in ({f"engine.flags.{flag}": stretched}, {"engine.flags": {flag: stretched}}):
         found = chat("Qwen3-8B", overrides={"context_length": 131_072, **flags}).recipe
@@ -324,7 +324,7 @@ def test_the_source_and_the_version_are_not_overridden(overrides: dict[str, obje
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
 def test_the_dtype_may_be_reported_the_language_half_alone(key: str) -> None:
-    """Without it 16 bits were taken for 32, and half of the weights were expected."""
+    """Without it, 16 bits would be taken for 32, and the estimate would be wrong by a factor of two."""
     config = KNOWN["Qwen3-8B"].config
     text = {name: value for name, value in config.items() if name not in ("architectures", "dtype", "torch_dtype")}
     small = {"config.json": {"architectures": config["architectures"], "text_config": {**text, key: "bfloat16"}}}
@@ -335,7 +335,7 @@ def test_the_dtype_may_be_reported_the_language_half_alone(key: str) -> None:
 
 
 def test_an_id_among_the_overrides_counts() -> None:
-    """It was left out without a word."""
+    """It used to be ignored silently."""
     assert chat("Qwen3-8B", overrides={"id": "mine"}).recipe.id == "mine"
     assert chat("Qwen3-8B", id="mine", overrides={"id": "mine"}).recipe.id == "mine"
     with pytest.raises(BadRequest, match="once"):
@@ -362,7 +362,7 @@ def test_models_whose_network_is_code_of_their_repository_ask_for_trust() -> Non
 
 
 @pytest.mark.parametrize("name", ["Qwen3-8B", "Llama-3.1-8B-Instruct", "Mixtral-8x7B-Instruct-v0.1", "gpt2"])
-def test_what_is_written_is_read_as_the_same_recipe(name: str, tmp_path: Any) -> None:
+def test_a_written_recipe_is_read_as_the_same(name: str, tmp_path: Any) -> None:
     found = chat(name)
     file = tmp_path / "a.yaml"
     file.write_text(recipe_text(found.recipe, found.choices, found.notes))
@@ -372,7 +372,7 @@ def test_what_is_written_is_read_as_the_same_recipe(name: str, tmp_path: Any) ->
 
 
 def test_what_is_stated_of_a_model_is_written_whatever_its_files_hold(tmp_path: Any) -> None:
-    """Its reasons are comments: with a control character in one the whole file could not be read."""
+    """The reasons are comments, in which a control character made the whole file unreadable."""
     file = tmp_path / "a.yaml"
     file.write_text(recipe_text(chat("gpt2").recipe, (), ["Prompts: a\x07b\x1bc \ud800\ufffe, größer"]))
     assert "# Prompts: a?b?c ??, größer\n" in file.read_text()
@@ -410,7 +410,7 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
         ("https://hub/a/b", "org/name of a hub.$"),
     ],
 )
-def test_what_people_write_who_come_from_ollama_is_given_advice_what_to_write(text: str, words: str) -> None:
+def test_sources_in_ollamas_notation_are_refused_with_ours(text: str, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
         parse_source(text)
 
@@ -418,6 +418,6 @@ def test_what_people_write_who_come_from_ollama_is_given_advice_what_to_write(te
 @pytest.mark.parametrize("text", ["", "a\0b", "one", "package:a/../b", "package:a//b", "package:1a", "a/b@", "a/b@../c",
                                   "a/b/c", "~/x",
                                   "./x", "https://hub/a/b"])  # fmt: skip
-def test_what_is_no_source_is_refused(text: str) -> None:
+def test_invalid_sources_are_refused(text: str) -> None:
     with pytest.raises(BadRequest):
         parse_source(text)

@@ -1,4 +1,4 @@
-"""Recipes that were added: files that appear whole or not at all, and how they stand beside the operator's own."""
+"""Added recipes: files that appear whole or not at all, and their precedence among the operator's own."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def keep(shelf: RecipeStore, one: Recipe) -> Path:
     return shelf.write(one, recipe_text(one))
 
 
-def test_what_is_written_is_read_and_removed(tmp_path: Path) -> None:
+def test_a_stored_recipe_is_read_and_removed(tmp_path: Path) -> None:
     shelf = RecipeStore(tmp_path / "recipes")
     assert shelf.read().recipes == ()
     both = recipe("org/Name:7b"), recipe("org/Name:7b", 2)
@@ -35,7 +35,7 @@ def test_what_is_written_is_read_and_removed(tmp_path: Path) -> None:
     assert (tmp_path / "recipes").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_file_that_was_being_written_when_the_server_died_is_nothing(tmp_path: Path) -> None:
+def test_a_half_written_file_of_a_dead_server_is_ignored(tmp_path: Path) -> None:
     shelf = RecipeStore(tmp_path)
     keep(shelf, recipe("a"))
     (tmp_path / ".half.tmp").write_text("id: b\nvers")
@@ -44,7 +44,7 @@ def test_a_file_that_was_being_written_when_the_server_died_is_nothing(tmp_path:
     assert [file.name for file in tmp_path.iterdir()] == ["a@1.yaml"]
 
 
-def test_a_broken_file_keeps_no_other_away(tmp_path: Path) -> None:
+def test_a_broken_file_does_not_affect_others(tmp_path: Path) -> None:
     shelf = RecipeStore(tmp_path)
     keep(shelf, recipe("a"))
     (tmp_path / "b@1.yaml").write_text("id: b\n")
@@ -54,7 +54,7 @@ def test_a_broken_file_keeps_no_other_away(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
-    """Its models would not be served, without a word; at a reload those that are would leave."""
+    """Its models would silently not be served, or leave at a reload."""
     (tmp_path / "recipes").write_text("of somebody else")
     with pytest.raises(Unavailable, match="cannot be read or created"):
         RecipeStore(tmp_path / "recipes").read()
@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> Non
         RecipeStore(tmp_path / "moved" / "recipes").read()
 
 
-def test_no_room_for_it_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -73,7 +73,7 @@ def test_no_room_for_it_is_reported_and_nothing_is_left(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_highest_version_counts_and_the_others_stay_by_their_number() -> None:
+def test_the_highest_version_is_current_and_the_others_stay_by_their_number() -> None:
     found = arrange([recipe("a", 2)], [recipe("a", 1), recipe("a", 3, ("x",), pin=True, preload=True), recipe("b")])
     assert [(one.id, one.version) for one in found.recipes] == [("a", 3), ("b", 1), ("a@1", 1), ("a@2", 2)]
     former = next(
@@ -98,7 +98,7 @@ def test_names_with_a_version_mean_that_version() -> None:
     assert missing.value.code == "model_version_not_found"
 
 
-def test_nothing_is_made_where_the_data_directory_was(tmp_path: Path) -> None:
+def test_nothing_is_written_where_a_moved_data_directory_was(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="No such file"):
         RecipeStore(tmp_path / "gone" / "recipes").write(recipe("m"), "id: m\n")
     assert not (tmp_path / "gone").exists()

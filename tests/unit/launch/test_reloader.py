@@ -20,7 +20,7 @@ RECIPE = "id: {}\nversion: 1\ntask: embed\nsource: {{path: x}}\nengine: {{name: 
 
 
 class Follower:
-    """A roster that keeps which models it was to follow."""
+    """Records the models of each reload."""
 
     def __init__(self) -> None:
         self.faults: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ async def follower(
 
 
 def save(file: Path, model: str) -> None:
-    """As editors do: a new file in the place of the old one."""
+    """Replace the file by a new one, as editors do."""
     new = file.with_name("new")
     new.write_text(RECIPE.format(model))
     os.replace(new, file)
@@ -82,14 +82,14 @@ async def follows(follower: Follower) -> list[str]:
     return await asyncio.wait_for(follower.came.get(), PATIENCE)
 
 
-async def test_each_save_counts(follower: Follower, file: Path) -> None:
+async def test_each_save_is_noticed(follower: Follower, file: Path) -> None:
     for model in ("second", "third", "fourth"):
         save(file, model)
         assert await follows(follower) == [model]
 
 
-async def test_a_change_counts_while_a_model_still_leaves(follower: Follower, file: Path) -> None:
-    """Until its last request had ended, no other change was read."""
+async def test_a_change_is_applied_while_a_model_still_leaves(follower: Follower, file: Path) -> None:
+    """Other changes do not wait for its last request."""
     follower.leaving = [asyncio.create_task(asyncio.Event().wait())]  # type: ignore[list-item]
     for model in ("second", "third"):
         save(file, model)
@@ -97,8 +97,8 @@ async def test_a_change_counts_while_a_model_still_leaves(follower: Follower, fi
     follower.leaving.pop().cancel()
 
 
-async def test_what_was_read_first_does_not_count_last(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When two read at once, such as a SIGHUP beside the watcher, the slower one had the older files count."""
+async def test_an_earlier_reading_is_not_applied_last(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a SIGHUP and the watcher read at once, the slower one must not apply older files."""
     follower: Any = Follower()
 
     async def route(_: object) -> None: ...
@@ -125,7 +125,7 @@ async def test_what_was_read_first_does_not_count_last(file: Path, monkeypatch: 
     assert [await follows(follower), await follows(follower)] == [["first"], ["second"]]
 
 
-async def test_a_folder_that_was_taken_away_counts_once_it_is_back(follower: Follower, file: Path) -> None:
+async def test_a_removed_folder_is_read_again_once_it_is_back(follower: Follower, file: Path) -> None:
     away = file.parent.with_name("away")
     file.parent.rename(away)
     while not follower.faults:
@@ -135,7 +135,7 @@ async def test_a_folder_that_was_taken_away_counts_once_it_is_back(follower: Fol
     assert await follows(follower) == ["second"]
 
 
-async def test_a_reading_that_fails_is_not_the_last(follower: Follower, file: Path) -> None:
+async def test_a_failed_reading_is_repeated(follower: Follower, file: Path) -> None:
     follower.fails = True
     save(file, "second")
     assert await follows(follower) == ["second"]
@@ -144,7 +144,7 @@ async def test_a_reading_that_fails_is_not_the_last(follower: Follower, file: Pa
     assert await follows(follower) == ["third"]
 
 
-async def test_a_look_that_fails_is_not_the_last(
+async def test_watching_goes_on_after_a_failed_check(
     follower: Follower, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = asyncio.Event()
@@ -162,8 +162,8 @@ async def test_a_look_that_fails_is_not_the_last(
         pass
 
 
-async def test_files_without_a_model_are_no_fault(file: Path) -> None:
-    """All models had left, and it was told that the recipes have faults and everything is as it was."""
+async def test_files_without_models_are_no_fault(file: Path) -> None:
+    """It used to be logged as faulty recipes that change nothing, although all models had left."""
     follower: Any = Follower()
 
     async def route(_: object) -> None: ...

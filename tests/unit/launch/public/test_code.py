@@ -1,6 +1,6 @@
-"""Chat models that bring code: vLLM has their networks, but not always their configs and tokenizers.
+"""Chat models with code in their repository: vLLM has their networks, but not always their configs and tokenizers.
 
-A load of one of them fails after all was fetched, and says no more than that some code has to be trusted.
+Without trust a load fails only after the download, with an error that some code has to be trusted.
 """
 
 from typing import Any
@@ -54,7 +54,7 @@ def proposed(config: dict[str, Any], tokenizer: dict[str, Any], **requested: obj
         (KIMI, tokenizer("TikTokenTokenizer"), "its tokenizer as code (TikTokenTokenizer)"),
     ],
 )
-def test_code_that_vllm_would_run_is_requested_first(
+def test_code_that_vllm_would_run_needs_trust_first(
     config: dict[str, Any], tokenizer: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Unfit) as refused:
@@ -68,17 +68,17 @@ def test_code_that_vllm_would_run_is_requested_first(
 @pytest.mark.parametrize(
     ("config", "tokenizer"),
     [
-        (PHI, tokenizer("LlamaTokenizerFast")),  # its code was taken into transformers
+        (PHI, tokenizer("LlamaTokenizerFast")),  # its code is in transformers by now
         (GLM, {"tokenizer_class": "PreTrainedTokenizerFast"}),
         (KIMI, {**tokenizer("LlamaTokenizerFast")}),
-        ({**INTERN, "architectures": ["LongcatFlashForCausalLM"], "model_type": ""}, {}),  # vLLM goes by its class
+        ({**INTERN, "architectures": ["LongcatFlashForCausalLM"], "model_type": ""}, {}),  # vLLM knows it by its class
     ],
 )
-def test_code_that_libraries_have_taken_in_is_not(config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+def test_code_that_is_in_the_libraries_by_now_needs_no_trust(config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
     assert "trust_remote_code" not in proposed(config, tokenizer)
 
 
 def test_code_is_fetched_beside_the_weights() -> None:
-    """A load runs it only with trust; without it a recipe with trust could be served from a folder only."""
+    """A load runs it only with trust. Without the code, a recipe with trust would only work for a folder."""
     assert is_included("modeling_x.py")
     assert not is_included("original/model.py")

@@ -1,4 +1,4 @@
-"""Which parsers a model gets, by name, architecture and template: as vLLM's pages and makers' cards tell."""
+"""The parsers of a model by its name, architecture and template, as in vLLM's pages and the makers' cards."""
 
 import pytest
 
@@ -87,8 +87,10 @@ def test_the_parsers_of_public_models(name: str, architecture: str, template: st
         ("NewForCausalLM", XML + BEGINS, "qwen3_coder", ""),
     ],
 )
-def test_a_name_that_tells_nothing(architecture: str, template: str, tools: str, reasoning: str) -> None:
-    """Such as of a model that was trained further: a folder of this machine."""
+def test_a_model_with_an_unknown_name_gets_parsers_by_its_template(
+    architecture: str, template: str, tools: str, reasoning: str
+) -> None:
+    """Such as a fine-tuned model in a local folder."""
     family = family_of("/home/me/support-merged", architecture, template)
     assert family is not None
     assert (family.tools, family.reasoning) == (tools, reasoning)
@@ -108,11 +110,11 @@ def test_a_name_that_tells_nothing(architecture: str, template: str, tools: str,
         ("a/model", "NewForCausalLM", ON_REQUEST),  # who does not ask gets no thoughts
     ],
 )
-def test_what_vllm_has_no_parser_for_gets_none(name: str, architecture: str, template: str) -> None:
+def test_a_model_without_a_parser_in_vllm_gets_none(name: str, architecture: str, template: str) -> None:
     assert family_of(name, architecture, template) is None
 
 
-def test_each_parser_is_one_that_vllm_has() -> None:
+def test_each_parser_exists_in_vllm() -> None:
     for family in FAMILIES:
         for flag, name in (("tool_call_parser", family.tools), ("reasoning_parser", family.reasoning)):
             _, file, table = PARSER_TABLES[flag]
@@ -120,7 +122,7 @@ def test_each_parser_is_one_that_vllm_has() -> None:
 
 
 def test_a_parser_without_its_package_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM imports it at the load, which failed."""
+    """vLLM imports the package at the load, which would fail."""
     for there in (True, False):
         monkeypatch.setattr("launch.proposal.families.find_spec", lambda name, there=there: there or None)
         assert has_parser("tool_call_parser", "cohere_command3") is there

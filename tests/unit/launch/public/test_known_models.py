@@ -1,4 +1,4 @@
-"""Recipes for a hundred public models: each is valid, and its memory is what transformers and vLLM count."""
+"""Recipes for a hundred public models are valid, and their memory is what transformers and vLLM count."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.unit.launch.public.known_models import CHAT, KnownModel
 
 GIB = 2**30
 MACHINE = Machine("cuda", 8 * 141 * GIB * 85 // 100, 90)
-"""Large enough for all of them."""
+"""A machine that is large enough for all of them."""
 
 
 def proposal(known: KnownModel, machine: Machine = MACHINE) -> Proposal:
@@ -28,7 +28,7 @@ def proposal(known: KnownModel, machine: Machine = MACHINE) -> Proposal:
 
 
 def counted(known: KnownModel) -> int:
-    """Parameters as transformers has them, without memory for any."""
+    """Return the number of parameters in transformers, without memory for any."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -51,7 +51,7 @@ def test_the_recipe_is_valid_and_its_weights_are_within_a_tenth(known: KnownMode
     assert 0 < found.recipe.context_length <= known.context
     exact = counted(known)
     assert found.estimate.weights == pytest.approx(exact * 2, rel=0.1)
-    assert known.parameters == pytest.approx(exact, rel=0.02), "the table itself"
+    assert known.parameters == pytest.approx(exact, rel=0.02), "the number in the table"
 
 
 @pytest.mark.parametrize("known", [k for k in CHAT if "kv_lora_rank" not in k.more], ids=lambda known: known.name)
@@ -68,11 +68,11 @@ def test_its_kv_cache_is_what_vllm_counts(known: KnownModel) -> None:
     assert kv_bytes_per_token(found.recipe, shape) == pytest.approx(per_token, rel=0.1)
     cache = found.recipe.memory.kv_cache
     assert cache is not None
-    assert cache >= per_token * (found.recipe.context_length or 0), "vLLM refuses less than one whole context"
+    assert cache >= per_token * (found.recipe.context_length or 0), "vLLM needs at least one whole context"
 
 
 def test_latent_attention_is_refused_on_a_cpu() -> None:
-    """There vLLM gives a token other logprobs as the next one than as one of a prompt; of a Llama they are the same."""
+    """On a CPU, vLLM's logprobs of a token differ between prompt and answer, unlike those of a Llama."""
     known = next(k for k in CHAT if k.name == "DeepSeek-V2-Lite-Chat")
     with pytest.raises(Unfit, match="MLA") as refused:
         proposal(known, Machine("cpu", 200 * GIB))
@@ -92,7 +92,7 @@ def test_deepseek_keeps_one_latent_vector_for_each_token() -> None:
 
 
 @pytest.mark.parametrize("gib", [24, 80])
-def test_on_smaller_machines_the_cache_takes_what_is_left_and_no_more(gib: int) -> None:
+def test_on_smaller_machines_the_cache_takes_only_the_remaining_memory(gib: int) -> None:
     machine = Machine("cuda", gib * GIB * 85 // 100, 90)
     for known in CHAT:
         found = proposal(known, machine)

@@ -1,5 +1,7 @@
-"""Public models whose config.json has other words for their sizes, or of which vLLM keeps other keys and values. The
-configs are those of their makers, without what no size depends on."""
+"""Public models with other names for their sizes in config.json, or whose keys and values differ in vLLM.
+
+The configs are those of their makers, without fields that no size depends on.
+"""
 
 import math
 from typing import Any
@@ -92,7 +94,7 @@ def test_it_can_be_added_with_the_keys_and_values_that_vllm_keeps(name: str) -> 
     assert found.estimate.weights == pytest.approx(14e9, rel=0.01)
     layers, heads, size = kept
     per_token = layers * 2 * heads * size * 2
-    assert found.estimate.kv_cache >= found.recipe.context_length * per_token, "vLLM refuses less than one context"
+    assert found.estimate.kv_cache >= found.recipe.context_length * per_token, "vLLM needs at least one context"
     assert found.estimate.kv_cache <= max(8 * 4096, 32768 * 5 // 4) * per_token + 2**20
 
 
@@ -101,8 +103,8 @@ def test_an_omni_model_is_described_to_take_more_than_text() -> None:
     assert any("images or sound" in note for note in detect(listing).notes)
 
 
-def test_layers_are_counted_where_their_number_is_not_reported() -> None:
-    """transformers 5 writes a Nemotron-H so."""
+def test_layers_are_counted_if_their_number_is_not_in_the_config() -> None:
+    """As in the config of a Nemotron-H that transformers 5 writes."""
     config = {"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe", "attention", "moe"],
               "hidden_size": 2688, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
               "vocab_size": 131072}  # fmt: skip
@@ -115,8 +117,8 @@ def test_each_layer_of_a_longcat_has_two_attentions() -> None:
     assert shape_of(config).kv_values_per_token == 2 * 28 * (512 + 64)
 
 
-def test_the_smallest_of_several_lengths_counts() -> None:
-    """As vLLM has it: more is refused at the load."""
+def test_the_smallest_of_several_context_lengths_counts() -> None:
+    """vLLM refuses larger ones at the load."""
     assert longest_context({"max_position_embeddings": 8192, "max_sequence_length": 2048}) == 2048
 
 
@@ -132,7 +134,7 @@ def test_the_smallest_of_several_lengths_counts() -> None:
 def test_the_cache_of_a_falcon_h1_holds_a_state_for_each_request(
     name: str, hidden: int, layers: int, heads: int, head_dim: int, mamba: tuple[int, int, int], gib: int
 ) -> None:
-    """vLLM refuses less at the load, before it captures CUDA graphs. Each block of its cache is one of each layer."""
+    """vLLM refuses a smaller cache at the load, before CUDA graphs. Each block of it has one for each layer."""
     from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator
 
     number, size, values = mamba

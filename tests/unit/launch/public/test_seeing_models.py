@@ -1,5 +1,7 @@
-"""Models that also see: their language half tells only what is not the default of its kind, and is read as
-transformers reads it. The configs are those of public models, without what no size depends on."""
+"""Vision models, whose text config only has values other than the defaults, are read as in transformers.
+
+The configs are those of public models, without fields that no size depends on.
+"""
 
 from typing import Any
 
@@ -44,7 +46,7 @@ PUBLIC = {
                          "num_hidden_layers": 40, "num_key_value_heads": 40}, "image_token_index": 32000},
     ),
 }  # fmt: skip
-"""Parameters, about, and config.json."""
+"""The approximate number of parameters, and config.json."""
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -71,7 +73,7 @@ def test_it_can_be_added_with_the_sizes_that_transformers_reads(name: str) -> No
 
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_defaults_are_those_of_transformers(kind: str) -> None:
-    """What it works out is not in the table: with other sizes it becomes another."""
+    """Defaults that it derives from other sizes are not in the table."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     stock = CONFIG_MAPPING[kind]()

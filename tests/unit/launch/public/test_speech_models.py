@@ -1,4 +1,4 @@
-"""Speech models: what is proposed for public ones, and what of them is fetched."""
+"""Public speech models: the proposals, and the files that are fetched."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.launch.listings import listing_of
 
 
 def test_the_same_weights_in_another_width_are_not_fetched() -> None:
-    """openai/whisper-large-v3 has 6 GB of them beside the 3 GB that are read."""
+    """openai/whisper-large-v3 has 6 GB of these besides the 3 GB that are read."""
     sizes = {
         "model.safetensors": 3_087_130_976,
         "model.fp32-00001-of-00002.safetensors": 4_993_448_880,
@@ -31,8 +31,8 @@ def test_the_same_weights_in_another_width_are_not_fetched() -> None:
         (None, [[2, 0], [2, 1], [3, 0], [3, 1]]),
     ],
 )
-def test_times_of_words_come_from_heads_that_are_there(reported: list[list[int]] | None, kept: list[list[int]]) -> None:
-    """Others ended the process that heard with them."""
+def test_times_of_words_use_only_existing_heads(reported: list[list[int]] | None, kept: list[list[int]]) -> None:
+    """Missing heads crashed the process of the transcription."""
     assert alignment_heads(reported, {"decoder_layers": 4, "decoder_attention_heads": 2}) == kept
 
 
@@ -51,5 +51,5 @@ def test_times_of_words_come_from_heads_that_are_there(reported: list[list[int]]
     ],
 )
 def test_languages_come_from_the_vocabulary(files: dict[str, object], languages: str) -> None:
-    """CTranslate2 writes the ids of 98 languages into the config of an English-only Whisper, too."""
+    """CTranslate2 writes the ids of 98 languages even into an English-only Whisper's config."""
     assert _languages(listing_of(files)) == languages

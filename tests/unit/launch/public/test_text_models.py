@@ -1,4 +1,4 @@
-"""Embedding models, rerankers and their kin: what is proposed for public ones, by what is in their own files."""
+"""Public embedding models, rerankers and similar ones: the proposals for their files."""
 
 from typing import Any
 
@@ -38,8 +38,8 @@ def proposal(
 
 
 @pytest.mark.parametrize("config", [DISTIL, T5], ids=lambda config: config["model_type"])
-def test_sizes_may_have_the_words_of_their_kind(config: dict[str, Any]) -> None:
-    """No DistilBERT and no T5 could be added: its config.json "did not tell" its heads."""
+def test_sizes_may_have_the_names_of_their_architecture(config: dict[str, Any]) -> None:
+    """DistilBERT and T5 could not be added, because the number of heads was not found."""
     from transformers import AutoConfig
 
     settings = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
@@ -75,10 +75,10 @@ NOMIC = {
         ("nomic_bert", NOMIC, {"moe_every_n_layers": 2}, "of nomic-ai/nomic-bert-2048"),  # nomic-embed-text-v2-moe
     ],
 )  # fmt: skip
-def test_code_behind_the_name_of_a_known_kind_is_found(
+def test_code_under_the_name_of_a_known_architecture_is_found(
     kind: str, code: dict[str, str], more: dict[str, Any], words: str
 ) -> None:
-    """transformers would have loaded its own network by that name, with weights of chance, and served its vectors."""
+    """transformers would load its own network of that name, with random weights."""
     config = {**BERT, "model_type": kind, "auto_map": code, **more}
     with pytest.raises(Unfit, match=r"write a recipe for it with engine\.flags\.trust_remote_code: true") as refused:
         proposal({"config.json": config, "modules.json": POOLED})
@@ -86,7 +86,7 @@ def test_code_behind_the_name_of_a_known_kind_is_found(
     assert words in refused.value.message
 
 
-def test_steps_that_are_code_of_the_repository_are_found() -> None:
+def test_modules_with_code_in_the_repository_are_found() -> None:
     steps = [{"path": "", "type": "custom_st.Transformer", "kwargs": ["task"]}, POOLED[1]]
     with pytest.raises(Unfit, match=r"as code \(custom_st.Transformer\)"):
         proposal({"config.json": BERT, "modules.json": steps})
@@ -97,7 +97,7 @@ def test_steps_that_are_code_of_the_repository_are_found() -> None:
     assert trusted.recipe.task is Task.EMBED
 
 
-def test_code_that_transformers_has_taken_in_is_not_needed() -> None:
+def test_code_that_is_in_transformers_by_now_is_not_needed() -> None:
     config = {**BERT, "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "auto_map": NOMIC}
     assert proposal({"config.json": config, "modules.json": POOLED}).recipe.task is Task.EMBED
 
@@ -127,8 +127,8 @@ def test_the_pooling_is_reported_as_older_and_newer_files_have_it(pooling: dict[
         ("sentences = ['This is an example sentence']", ""),
     ],
 )  # fmt: skip
-def test_what_a_card_puts_before_queries_is_reported_where_the_files_have_no_prompts(card: str, asks: str) -> None:
-    """It was lost without a word, and the vectors were worse."""
+def test_a_cards_prefix_of_queries_is_reported_if_the_files_have_no_prompts(card: str, asks: str) -> None:
+    """Without it, the vectors are worse."""
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": card}
     notes = [note for note in proposal(small).notes if "Its files have no prompts" in note]
     assert [f"'{asks}'" in note for note in notes] == ([True] if asks else [])
@@ -137,7 +137,7 @@ def test_what_a_card_puts_before_queries_is_reported_where_the_files_have_no_pro
 
 
 def test_sizes_that_vectors_may_be_cut_to_come_from_fields() -> None:
-    """sentence-transformers writes a link with the word into every card."""
+    """The word in a card means nothing, because sentence-transformers writes a link with it into each one."""
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": "With Matryoshka learning"}
     flag = "engine.flags.matryoshka_dimensions"
     plain = proposal(small)
@@ -152,7 +152,7 @@ def test_sizes_that_vectors_may_be_cut_to_come_from_fields() -> None:
     assert requested.recipe.engine.flags["matryoshka_dimensions"] == [256, "512"]
 
 
-def test_two_words_on_pooling_are_one_note_that_says_which_counts() -> None:
+def test_contradicting_poolings_are_one_note_that_says_which_is_used() -> None:
     pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     notes = proposal({"config.json": BERT, "1_Pooling/config.json": pooling}).notes
     assert [note for note in notes if "mean" in note or "ooling" in note] == [
@@ -166,8 +166,8 @@ def test_two_words_on_pooling_are_one_note_that_says_which_counts() -> None:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bert", "float16"), ("qwen3", "float32")])
-def test_an_old_gpu_computes_no_bfloat16(kind: str, dtype: str) -> None:
-    """And what was trained in it overflows in float16."""
+def test_an_old_gpu_gets_no_bfloat16(kind: str, dtype: str) -> None:
+    """Models trained in bfloat16 would overflow in float16."""
     small: dict[str, object] = {"config.json": {**BERT, "model_type": kind}, "modules.json": POOLED}
     assert proposal(small, machine=Machine("cuda", 15 << 30, 75)).recipe.dtype == dtype
 
@@ -176,14 +176,14 @@ def test_an_old_gpu_computes_no_bfloat16(kind: str, dtype: str) -> None:
     ("kind", "dtype"),
     [("deberta", "float32"), ("fnet", "float32"), ("deberta-v2", "bfloat16"), ("bert", "float16")],
 )
-def test_networks_that_fail_in_16_bits_are_not_requested_to(kind: str, dtype: str) -> None:
-    """They were added, and no load succeeded."""
+def test_networks_that_fail_in_16_bits_get_float32(kind: str, dtype: str) -> None:
+    """With 16 bits no load of them succeeds."""
     small: dict[str, object] = {"config.json": {**BERT, "model_type": kind}, "modules.json": POOLED}
     assert proposal(small).recipe.dtype == dtype
 
 
-def test_a_reranker_that_was_a_chat_model_may_want_words_around_its_texts() -> None:
-    """Qwen3-Reranker as a classifier scores plain pairs badly, and nothing told of it."""
+def test_a_reranker_from_a_chat_model_may_need_a_prompt_around_its_texts() -> None:
+    """Qwen3-Reranker as a classifier scores plain pairs badly, which a note has to say."""
     config = {**BERT, "architectures": ["Qwen3ForSequenceClassification"], "model_type": "qwen3",
               "id2label": {"0": "LABEL_0"}}  # fmt: skip
     small: dict[str, object] = {"config.json": config, "tokenizer_config.json": {"chat_template": "{{ messages }}"}}
@@ -195,8 +195,8 @@ def test_a_reranker_that_was_a_chat_model_may_want_words_around_its_texts() -> N
 @pytest.mark.parametrize(
     "name", ["vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"]
 )
-def test_a_tokenizer_that_no_file_has_is_reported_before_a_download(name: str) -> None:
-    """transformers makes one that knows no word: all texts would have had one vector."""
+def test_a_missing_tokenizer_is_reported_before_a_download(name: str) -> None:
+    """transformers would make one without any words, with which all texts have the same vector."""
     weights = {"model.safetensors": 10**9}
     with pytest.raises(Unfit, match="has no tokenizer"):
         proposal({"config.json": DISTIL, "tokenizer_config.json": {}}, weights)
