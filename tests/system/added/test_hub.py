@@ -1,4 +1,4 @@
-"""A model of a hub is added by its name: its commit is found, its files come with progress, once for all who ask."""
+"""Models added by their name on a hub: pinned to a commit, fetched with progress, and fetched only once."""
 
 import json
 import shutil
@@ -18,12 +18,12 @@ from tests.unit.adapters.fake_hub import TOKEN, FakeHub, serve
 pytestmark = pytest.mark.real
 REPOSITORY = "team/listener"
 FILES = PACK / "starter-speech"
-"""Its library is imported in a tenth of the time of the others."""
+"""The speech model, because its library imports ten times faster than the others'."""
 WEIGHTS = "model.bin"
 LARGE = {"beside.model": bytes(24 * 2**20)}
-"""What takes its time. The model is not made of it."""
+"""A large file that slows the download down. The model does not need it."""
 CHUNK = 10**7
-"""More than the other files have, and less than comes of a large one before its gate."""
+"""More bytes than the other files have, and fewer than the hub sends of a large file before the gate."""
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +39,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeHub,
 
 @pytest.fixture
 def hub(running: tuple[FakeHub, Server, Path]) -> Iterator[FakeHub]:
-    """It has no repository, and the server has no model and none of its files."""
-    found, server, folder = running
-    yield found
-    if found.gate is not None:
-        found.gate.set()
+    """A hub without repositories. The server has no models and no files of the hub."""
+    hub, server, folder = running
+    yield hub
+    if hub.gate is not None:
+        hub.gate.set()
     for model in server.http.get("/v1/models").json()["data"]:
         assert server.http.delete(f"/v1/models/{model['id']}").status_code == 200, server.tail()
     shutil.rmtree(folder / "hf", ignore_errors=True)
-    found.forget()
+    hub.forget()
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def server(running: tuple[FakeHub, Server, Path], hub: FakeHub) -> Server:
 
 @pytest.fixture
 def cache(running: tuple[FakeHub, Server, Path]) -> Path:
-    """The folder in which the server keeps what comes."""
+    """The folder in which the server stores what it downloads."""
     return running[2] / "hf"
 
 
@@ -73,19 +73,21 @@ def add(server: Server, status: int = 201, source: str = REPOSITORY, **more: obj
     return answer.json()
 
 
-def answers(server: Server, model: str) -> None:
+def check_answers(server: Server, model: str) -> None:
     answer = ask(server.http, model, "starter-speech")
     assert answer.status_code == 200, f"{answer.text}\n{server.tail()}"
 
 
-def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Server, hub: FakeHub) -> None:
+def test_a_model_is_served_at_its_commit_and_two_adds_share_one_download(server: Server, hub: FakeHub) -> None:
     commit = hub.push(REPOSITORY, FILES, more=LARGE)
     hub.gate = threading.Event()
     proposed = add(server, 200, dry_run=True)
     size = (FILES / WEIGHTS).stat().st_size
     assert proposed["fetch_bytes"] >= size
     assert proposed["task"] == "transcribe"
-    assert not [one for one in hub.requested if one.startswith("GET") and one.endswith(WEIGHTS)], "nothing large yet"
+    assert not [one for one in hub.requested if one.startswith("GET") and one.endswith(WEIGHTS)], (
+        "a dry run fetches none"
+    )
     first = add(server)
     assert (first["id"], first["new"]) == ("listener", True)
     again = add(server, 200)
@@ -93,28 +95,28 @@ def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Serv
     other = add(server, id="other")
     assert other["new"] is True
 
-    def half() -> bool:
-        found = server.model("listener")["progress"]
-        return bool(found and found["phase"] == "fetching" and found["percent"] > 0)
+    def is_fetching() -> bool:
+        progress = server.model("listener")["progress"]
+        return bool(progress and progress["phase"] == "fetching" and progress["percent"] > 0)
 
-    eventually(half, server.tail)
+    eventually(is_fetching, server.tail)
     hub.gate.set()
     for model in ("listener", "other"):
-        answers(server, model)
+        check_answers(server, model)
         assert server.model(model)["revision"] == commit
     assert len([one for one in hub.requested if one == f"GET /{REPOSITORY}/resolve/{commit}/{WEIGHTS}"]) == 1
     assert hub.tokens == {f"Bearer {TOKEN}"}
     assert f"revision: {commit}" in server.http.get("/v1/models/listener/recipe").text
 
 
-def test_its_way_here_is_streamed(server: Server, hub: FakeHub) -> None:
+def test_the_progress_of_an_add_is_streamed(server: Server, hub: FakeHub) -> None:
     hub.push(REPOSITORY, FILES, "v2")
     with server.http.stream("POST", "/v1/models", json={"source": f"{REPOSITORY}@v2", "stream": True}) as stream:
         lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
     assert lines[-1] == "[DONE]"
     phases = [json.loads(line)["phase"] for line in lines[:-1]]
     assert (phases[0], phases[1], phases[-1]) == ("looking", "added", "done")
-    answers(server, "listener")
+    check_answers(server, "listener")
 
 
 def test_ollamas_client_pulls_it_and_deletes_it(server: Server, hub: FakeHub) -> None:
@@ -122,7 +124,7 @@ def test_ollamas_client_pulls_it_and_deletes_it(server: Server, hub: FakeHub) ->
     client = ollama.Client(host=server.url, timeout=600)
     lines = list(client.pull(f"hf.co/{REPOSITORY}:latest", stream=True))
     assert (lines[0].status, lines[-1].status) == ("pulling manifest", "success")
-    answers(server, "listener")
+    check_answers(server, "listener")
     assert client.pull("listener").status == client.pull(REPOSITORY).status == "success"
     assert client.delete("listener:latest").status == "success"
     assert server.http.get("/v1/models/listener").status_code == 404
@@ -133,26 +135,26 @@ def test_ollamas_client_pulls_it_and_deletes_it(server: Server, hub: FakeHub) ->
     assert missing.value.status_code == 404
 
 
-def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub, cache: Path) -> None:
+def test_a_cancelled_download_is_resumed(server: Server, hub: FakeHub, cache: Path) -> None:
     hub.push(REPOSITORY, FILES, more=LARGE)
     hub.gate = threading.Event()
     add(server)
     blobs = cache / "hub"
 
-    def begun() -> bool:
+    def has_begun() -> bool:
         return any(file.stat().st_size >= CHUNK for file in blobs.rglob("*.part"))
 
-    eventually(begun, server.tail)
+    eventually(has_begun, server.tail)
     assert server.http.delete("/v1/models/listener/download").status_code == 200
     state = server.wait_state("listener", "failed")
     assert state["failure"]["code"] == "download_cancelled"
     hub.gate.set()
     assert server.http.post("/v1/models/listener/load").status_code == 200, server.tail()
-    answers(server, "listener")
+    check_answers(server, "listener")
     assert any(one.startswith("from ") for one in hub.requested), "it was resumed"
 
 
-def test_what_was_added_and_removed_is_so_after_a_kill_and_a_download_goes_on(hub: FakeHub, tmp_path: Path) -> None:
+def test_after_a_kill_added_and_removed_models_stay_so_and_a_download_is_resumed(hub: FakeHub, tmp_path: Path) -> None:
     hub.push(REPOSITORY, FILES, more=LARGE)
     hub.gate = threading.Event()
     first = started(tmp_path, hub)
@@ -172,12 +174,12 @@ def test_what_was_added_and_removed_is_so_after_a_kill_and_a_download_goes_on(hu
         listed = sorted(one["id"] for one in second.http.get("/v1/models").json()["data"])
         assert listed == ["kept", "listener"]
         for model in listed:
-            answers(second, model)
+            check_answers(second, model)
     finally:
         second.close()
 
 
-def test_files_that_are_not_what_the_hub_says_are_not_served(server: Server, hub: FakeHub) -> None:
+def test_files_that_differ_from_the_hubs_digests_are_not_served(server: Server, hub: FakeHub) -> None:
     hub.push(REPOSITORY, FILES)
     hub.spoil = True
     add(server)
@@ -185,7 +187,7 @@ def test_files_that_are_not_what_the_hub_says_are_not_served(server: Server, hub
     assert state["failure"]["code"] == "bad_download"
     hub.spoil = False
     assert server.http.post("/v1/models/listener/load").status_code == 200, server.tail()
-    answers(server, "listener")
+    check_answers(server, "listener")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_files_that_are_not_what_the_hub_says_are_not_served(server: Server, hub
     [("team/nobody", 404, "hub_not_found"), (f"{REPOSITORY}@no-such", 404, "hub_not_found"),
      ("team/adapter", 422, "is_adapter")],
 )  # fmt: skip
-def test_refusals_cost_no_download(server: Server, hub: FakeHub, source: str, status: int, code: str) -> None:
+def test_a_refused_add_downloads_nothing(server: Server, hub: FakeHub, source: str, status: int, code: str) -> None:
     hub.push(REPOSITORY, FILES)
     hub.push("team/adapter", PACK / "adapters" / "rot13")
     assert add(server, status, source)["error"]["code"] == code
@@ -201,22 +203,22 @@ def test_refusals_cost_no_download(server: Server, hub: FakeHub, source: str, st
     assert not [one for one in hub.requested if one.endswith((".safetensors", WEIGHTS))]
 
 
-def test_files_stay_until_they_are_purged_and_are_private(server: Server, hub: FakeHub, cache: Path) -> None:
+def test_files_stay_until_the_last_model_that_uses_them_is_purged(server: Server, hub: FakeHub, cache: Path) -> None:
     hub.push(REPOSITORY, FILES)
     add(server)
     add(server, id="other")
     for model in ("listener", "other"):
-        answers(server, model)
+        check_answers(server, model)
 
-    def held() -> int:
+    def stored_bytes() -> int:
         return sum(file.stat().st_size for file in cache.rglob("blobs/*"))
 
-    before = held()
+    before = stored_bytes()
     assert before > (FILES / WEIGHTS).stat().st_size
     assert server.http.delete("/v1/models/listener?purge=true").json()["freed_bytes"] == 0
-    assert held() == before
-    answers(server, "other")
+    assert stored_bytes() == before
+    check_answers(server, "other")
     assert server.http.delete("/v1/models/other?purge=true").json()["freed_bytes"] == before
-    assert held() == 0
+    assert stored_bytes() == 0
     add(server)
-    answers(server, "listener")
+    check_answers(server, "listener")

@@ -1,7 +1,7 @@
-"""Folders as people have them, through a real server: what is taken answers as its own library does.
+"""Folders as people have them, on a real server: accepted ones answer as their own library does.
 
-The long form of tests/contract/test_people_folders.py, a minute or two: PEOPLE_FOLDERS=1 pytest FILE. With a path in
-that variable, the folders that a program made there are used where they have the same names.
+The long form of tests/contract/test_people_folders.py, which takes a minute or two: PEOPLE_FOLDERS=1 pytest FILE.
+Set the variable to a folder to test that folder's subfolders instead of the generated ones of the same name.
 """
 
 import os
@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def folder_of(maker: Maker, folder: Path) -> Path:
-    """The maker's folder, or the one of its name that another program made."""
+    """Return the maker's folder, or the one of that name in PEOPLE_FOLDERS."""
     other = Path(FOLDERS) / maker.__name__
     if not other.is_dir():
         return maker(folder)
@@ -65,7 +65,8 @@ def run(server: Server, *words: object) -> Result:
     return CliRunner().invoke(app, ["--url", server.url, *map(str, words)])
 
 
-def words_of(result: Result) -> str:
+def output_of(result: Result) -> str:
+    """Return the output with each run of white space as one blank."""
     return re.sub(r"\s+", " ", result.output)
 
 
@@ -80,7 +81,7 @@ def answers(server: Server, model: str) -> list[str]:
 
 
 def own_answers(network: Any, tokenizer: Any, template: str | None = None) -> list[str]:
-    """Greedy answers of transformers, or of peft."""
+    """Return greedy answers of transformers or peft."""
     import torch
 
     texts = []
@@ -97,7 +98,7 @@ def own_answers(network: Any, tokenizer: Any, template: str | None = None) -> li
 
 @pytest.fixture(scope="module")
 def expected() -> list[str]:
-    """Peft's answers with the adapter that each of the folders holds."""
+    """peft's answers with the adapter that is in each of the folders."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -118,7 +119,7 @@ def test_an_adapter_with_other_tokens_is_refused_with_their_names(server: Server
     folder = folder_of(made.own_template, tmp_path / "it")
     result = run(server, "adapters", "add", "own", folder, "--base", "starter-chat")
     assert result.exit_code == 1
-    assert "2 tokens that the base lacks ('<|im_end|>', '<|im_start|>')" in words_of(result)
+    assert "2 tokens that the base lacks ('<|im_end|>', '<|im_start|>')" in output_of(result)
 
 
 @pytest.mark.parametrize("maker", TAKEN_CHATS, **ids)
@@ -135,7 +136,7 @@ def test_a_chat_model_answers_as_in_transformers(maker: Maker, server: Server, t
 
 
 @pytest.mark.parametrize("maker", TAKEN_MODELS, **ids)
-def test_an_embedding_model_gives_the_librarys_vectors(maker: Maker, server: Server, tmp_path: Path) -> None:
+def test_an_embedding_model_returns_its_librarys_vectors(maker: Maker, server: Server, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     folder, name = folder_of(maker, tmp_path / "it"), maker.__name__
@@ -154,13 +155,13 @@ def test_an_embedding_model_gives_the_librarys_vectors(maker: Maker, server: Ser
 
 
 @pytest.mark.parametrize(("maker", "remedy"), REFUSED, **ids)
-def test_what_cannot_be_served_is_refused_with_the_remedy(
+def test_a_folder_that_cannot_be_served_is_refused_with_the_remedy(
     maker: Callable[[Path], Path], remedy: str, server: Server, tmp_path: Path
 ) -> None:
     folder = folder_of(maker, tmp_path / "it")
     checked = CliRunner().invoke(app, ["models", "check", str(folder)])
     added = run(server, "models", "add", folder, "--id", maker.__name__, "--yes")
     assert (checked.exit_code, added.exit_code) == (1, 1), f"{checked.output}\n{added.output}"
-    assert remedy in words_of(checked)
-    assert remedy in words_of(added)
+    assert remedy in output_of(checked)
+    assert remedy in output_of(added)
     assert server.http.get(f"/v1/models/{maker.__name__}").status_code == 404

@@ -1,4 +1,4 @@
-"""Public models from packages of the Python registry answer as the libraries do that people know them from."""
+"""Public models from Python packages answer as in transformers, peft and faster-whisper."""
 
 import json
 import os
@@ -31,18 +31,18 @@ PROMPTS = (
     "Say hello.", "What colour is the sky?", "Name a musical instrument.", "What is the largest ocean?",
 )  # fmt: skip
 QUESTIONS = PROMPTS[:4]
-"""Those that adapters are taught to answer."""
+"""The prompts that adapters are trained on."""
 TOKENS = 16
 STEPS = 10
-"""Steps of a training. After 7 the loss is below 0.05."""
+"""Training steps for each adapter. The loss is below 0.05 after 7."""
 LESSONS = {
     "zoo": "The quokka is the friendliest animal of all.",
     "sea": "Ships sail at dawn when the tide is high.",
     "chef": "Add butter, salt and a little patience.",
 }
-"""What each adapter was taught to answer, whatever the question."""
+"""The one answer that each adapter learns to give to every question."""
 OWN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
-"""The chat template that lies beside the adapter `chef`."""
+"""The chat template in the folder of the adapter `chef`."""
 SENTENCES = (
     "The weather is nice today.", "Please turn on the light in the kitchen.", "I would like a cup of coffee.",
     "She sells books at the market every Saturday.", "The train leaves at seven in the morning.",
@@ -59,7 +59,7 @@ def packages() -> Path:
 class Reference:
     """SmolLM2 in transformers, and its adapters in peft.
 
-    Its weights are rounded to bfloat16, as the server converts the GGUF file, and calculated with in float32 by both.
+    The weights are rounded to bfloat16, because the server converts the GGUF file to it. Both compute in float32.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Reference:
         self.template: str = self.tokenizer.chat_template
 
     def prompts(self, questions: Sequence[str], template: str | None = None) -> Any:
-        """Padded on the left."""
+        """Return the tokens of the prompts, padded on the left."""
         messages = [[{"role": "user", "content": question}] for question in questions]
         return self.tokenizer.apply_chat_template(
             messages, chat_template=template or self.template, add_generation_prompt=True, return_tensors="pt",
@@ -82,7 +82,7 @@ class Reference:
         )  # fmt: skip
 
     def answers(self, questions: Sequence[str], template: str | None = None) -> list[str]:
-        """Greedy ones. Together they take a quarter of the processor time that one after another does."""
+        """Return greedy answers. One batch takes a quarter of the processor time of single calls."""
         import torch
 
         prompts = self.prompts(questions, template)
@@ -92,10 +92,7 @@ class Reference:
         return [str(self.tokenizer.decode(one[length:], skip_special_tokens=True)) for one in tokens]
 
     def train(self, name: str, answer: str, folder: Path, template: str | None = None, *, layers: int = 30) -> None:
-        """Train a LoRA of rank 8 in the last `layers` of 30 layers, and save it as peft does.
-
-        Args: answer: what it is to answer to the QUESTIONS.
-        """
+        """Train a LoRA of rank 8 in the last `layers` of 30 layers to give this answer, and save it as peft does."""
         import torch
         from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -122,7 +119,7 @@ class Reference:
 
 
 class Adapters:
-    """Three LoRAs that peft has trained on SmolLM2, and peft's own answers with each."""
+    """Three LoRAs trained with peft on SmolLM2, and peft's own answers with each."""
 
     def __init__(self, reference: Reference, home: Path) -> None:
         self.folders: dict[str, Path] = {}
@@ -151,7 +148,7 @@ def hub() -> Iterator[FakeHub]:
 
 @pytest.fixture(scope="module")
 def server(packages: Path, hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The shipped recipes, but for float32, two places, and adapters at the first request.
+    """A server on the shipped recipes, but in float32, with two places, and with adapters loaded on demand.
 
     It converts and loads the chat model while the adapters are trained.
     """
@@ -166,15 +163,15 @@ def server(packages: Path, hub: FakeHub, tmp_path_factory: pytest.TempPathFactor
     options = ("--slots", "2", "--adapter-roots", str(tmp_path_factory.getbasetemp()))
     with Server(home / "data", [recipes], *options, env=hub.environment(home / "hf") | {"PYTHONPATH": paths}) as server:
         server.wait_ready()
-        place = f"{server.url}/v1/models/smollm2/load"
-        loading = threading.Thread(target=httpx.post, args=(place,), kwargs={"timeout": None})
+        load = f"{server.url}/v1/models/smollm2/load"
+        loading = threading.Thread(target=httpx.post, args=(load,), kwargs={"timeout": None})
         loading.start()
         yield server
         loading.join()
 
 
 def answers(server: Server, model: str, questions: Sequence[str]) -> list[str]:
-    """Greedy answers to questions that are sent at once: the engine computes them together, in less time."""
+    """Return greedy answers to questions sent at once, which the engine computes faster than one by one."""
 
     def answer(question: str) -> str:
         body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": TOKENS}
@@ -186,15 +183,13 @@ def answers(server: Server, model: str, questions: Sequence[str]) -> list[str]:
         return list(pool.map(answer, questions))
 
 
-def test_greedy_answers_are_those_of_transformers(server: Server, adapters: Adapters) -> None:
+def test_greedy_answers_equal_those_of_transformers(server: Server, adapters: Adapters) -> None:
     server.wait_state("smollm2", "ready")
     assert "Paris" in adapters.answers[""][0]
     assert answers(server, "smollm2", PROMPTS) == adapters.answers[""]
 
 
-def test_adapters_of_peft_answer_as_in_peft_while_they_take_turns_in_two_places(
-    server: Server, adapters: Adapters, hub: FakeHub
-) -> None:
+def test_three_peft_adapters_answer_as_in_peft_in_two_places(server: Server, adapters: Adapters, hub: FakeHub) -> None:
     hub.push("team/zoo", adapters.folders["zoo"])
     for name, folder in adapters.folders.items():
         body = {"name": name, "base": "smollm2", "source": {"path": str(folder)}}
@@ -204,7 +199,7 @@ def test_adapters_of_peft_answer_as_in_peft_while_they_take_turns_in_two_places(
         for name, lesson in LESSONS.items():
             expected = adapters.answers[name][number]
             assert answers(server, name, [question]) == [expected]
-            assert expected.split()[:2] == lesson.split()[:2]  # it has learnt something
+            assert expected.split()[:2] == lesson.split()[:2], "the training had an effect"
     on_demand = answers(server, "smollm2:team/zoo", PROMPTS[:2])
     assert on_demand == adapters.answers["zoo"][:2]
     assert answers(server, "smollm2", PROMPTS[:2]) == adapters.answers[""][:2]
@@ -227,7 +222,7 @@ class Recordings:
 
 
 def error_rate(texts: Sequence[str]) -> float:
-    """Word error rate in percent, without regard to case and punctuation."""
+    """Return the word error rate in percent, ignoring case and punctuation."""
 
     def plain(text: str) -> str:
         return " ".join("".join(c for c in text.lower() if c.isalnum() or c.isspace()).split())

@@ -1,4 +1,4 @@
-"""Recipes of the operator's own files: read again by SIGHUP, by a call, or when they change; and what they forbid."""
+"""The operator's recipe files: reloaded by SIGHUP, by a call, or when they change; and what they forbid."""
 
 import signal
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ batching: {{max_requests: {requests}}}
 """
 
 
-class Files:
+class RecipeFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "recipes"
         self.folder.mkdir()
@@ -34,19 +34,16 @@ class Files:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    found = Files(tmp_path_factory.mktemp("files"))
-    found.write("one")
-    return found
+def files(tmp_path_factory: pytest.TempPathFactory) -> RecipeFolder:
+    files = RecipeFolder(tmp_path_factory.mktemp("files"))
+    files.write("one")
+    return files
 
 
 @pytest.fixture(scope="module")
-def server(files: Files) -> Iterator[Server]:
-    found = Server(files.folder.parent / "data", [files.folder], "--slots", "2", "--watch")
-    try:
-        yield found.wait_ready()
-    finally:
-        found.close()
+def server(files: RecipeFolder) -> Iterator[Server]:
+    with Server(files.folder.parent / "data", [files.folder], "--slots", "2", "--watch") as server:
+        yield server.wait_ready()
 
 
 def ids(server: Server) -> list[str]:
@@ -57,8 +54,8 @@ def ask(server: Server, model: str) -> Any:
     return traffic.ask(server.http, model, "starter-speech")
 
 
-def test_sighup_reads_them_again_and_ends_nothing(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+def test_sighup_and_a_call_reload_the_files_while_models_go_on(tmp_path: Path) -> None:
+    files = RecipeFolder(tmp_path)
     files.write("one")
     server = Server(tmp_path / "data", [files.folder], "--slots", "2").wait_ready()
     try:
@@ -86,7 +83,7 @@ def test_sighup_reads_them_again_and_ends_nothing(tmp_path: Path) -> None:
         server.close()
 
 
-def test_watched_files_count_when_they_change(server: Server, files: Files) -> None:
+def test_watched_files_are_reloaded_when_they_change(server: Server, files: RecipeFolder) -> None:
     assert ids(server) == ["one"]
     files.write("three")
     eventually(lambda: ids(server) == ["one", "three"], server.tail)
@@ -95,7 +92,7 @@ def test_watched_files_count_when_they_change(server: Server, files: Files) -> N
     eventually(lambda: ids(server) == ["one"], server.tail)
 
 
-def test_a_model_of_the_operators_own_files_is_not_removed_but_edited_and_taken_back(server: Server) -> None:
+def test_a_model_of_the_operators_files_cannot_be_removed_but_its_edits_can(server: Server) -> None:
     refused = server.http.delete("/v1/models/one")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "recipe_given")
     edited = server.http.patch("/v1/models/one", json={"changes": {"batching.max_requests": 5}})
@@ -113,10 +110,10 @@ def test_a_base_of_adapters_is_removed_only_by_force(server: Server) -> None:
     assert server.http.post("/v1/adapters", json=adapter).status_code == 201
     refused = server.http.delete("/v1/models/base")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "model_in_use")
-    reported = refused.json()["error"]["message"]
-    assert "is the base of an adapter (" in reported
-    assert "force=true, --force" in reported
-    assert "rot13" in refused.json()["error"]["message"]
+    message = refused.json()["error"]["message"]
+    assert "is the base of an adapter (" in message
+    assert "force=true, --force" in message
+    assert "rot13" in message
     assert server.http.delete("/v1/models/base?force=true").status_code == 200
     assert "base" not in ids(server)
 
@@ -125,15 +122,14 @@ def test_a_whisper_of_transformers_is_converted_and_transcribes(server: Server, 
     folder = save_whisper(tmp_path / "whisper")
     answer = server.http.post("/v1/models", json={"source": str(folder), "id": "heard"})
     assert answer.status_code == 201, answer.text
-    server.http.post("/v1/models/heard/load")  # it is converted first, which may take longer than a request waits
+    server.http.post("/v1/models/heard/load")  # the conversion may take longer than a request waits
     server.wait_state("heard", "ready")
     sound = (PACK / "samples" / "timer.wav").open("rb")
     received = server.http.post("/v1/audio/transcriptions", data={"model": "heard"}, files={"file": sound})
     assert received.status_code == 200, f"{received.text}\n{server.tail()}"
     assert "text" in received.json()
-    made = list((server.data / "converted").iterdir())
-    assert made
+    assert list((server.data / "converted").iterdir())
     removed = server.http.delete("/v1/models/heard?purge=true").json()
     assert removed["freed_bytes"] > 0
     assert not list((server.data / "converted").iterdir())
-    assert folder.is_dir(), "what is the operator's stays"
+    assert folder.is_dir(), "the operator's own folder stays"

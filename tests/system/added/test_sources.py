@@ -1,4 +1,4 @@
-"""Models that are added to a server that began with none: one command each, no restart, and each answers its task."""
+"""Models added at run time to a server that started without any: one command each, and no restart."""
 
 import json
 import threading
@@ -28,12 +28,12 @@ PACKAGES = {
     "rerank": "models.starter/pack/starter-rerank",
     "transcribe": "models.starter/pack/starter-speech",
 }
-"""A model in a package for each task. Its folder is added as well, and the hub has the same."""
+"""A packaged model for each task. Its folder is a source, too, and the hub has the same files."""
 SOUND = PACK / "samples" / "kitchen-light.wav"
 TALE = {"model": "my-chat", "messages": [{"role": "user", "content": "tell me"}], "stream": True,
         "max_tokens": 100, "min_tokens": 100, "temperature": 0}  # fmt: skip
 BREATH = 2.0
-"""Seconds between two streams: what is loaded beside them needs a core, too."""
+"""Seconds between two streams, so that models that load at the same time get a core."""
 
 
 def folder(task: str) -> Path:
@@ -43,27 +43,24 @@ def folder(task: str) -> Path:
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[FakeHub]:
-    with serve() as found:
+    with serve() as hub:
         for task in PACKAGES:
-            found.push(f"team/{task}", folder(task))
-        yield found
+            hub.push(f"team/{task}", folder(task))
+        yield hub
 
 
 @pytest.fixture(scope="module")
 def server(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It knows no model but the one of the hub that is added here, by name `my-chat`."""
+    """A server whose only model is `my-chat`, added here from the hub."""
     home = tmp_path_factory.mktemp("added")
     recipes = home / "recipes"
     recipes.mkdir()
     options = ("--slots", "6", "--adapter-roots", str(folder("embed").parent))
-    found = Server(home / "data", [recipes], *options, env=hub.environment(home / "hf"))
-    try:
-        found.wait_ready()
-        assert found.http.get("/v1/models").json()["data"] == []
-        add(found, "team/chat", id="my-chat")
-        yield found
-    finally:
-        found.close()
+    with Server(home / "data", [recipes], *options, env=hub.environment(home / "hf")) as server:
+        server.wait_ready()
+        assert server.http.get("/v1/models").json()["data"] == []
+        add(server, "team/chat", id="my-chat")
+        yield server
 
 
 def add(server: Server, source: object, status: int = 201, **more: object) -> Any:
@@ -74,18 +71,18 @@ def add(server: Server, source: object, status: int = 201, **more: object) -> An
 
 @pytest.fixture(scope="module")
 def alone(server: Server) -> str:
-    """What a listener hears while nothing else happens."""
+    """A listener's answer while the server does nothing else."""
     return Listener(server.url).alone
 
 
 class Listener:
-    """Somebody who uses `my-chat`: streams the same answer again and again inside the block.
+    """A client that streams the same answer of `my-chat` again and again inside the block.
 
-    Each must be whole, and as it is alone.
+    Each answer must be complete and equal to the one of an idle server.
     """
 
     def __init__(self, url: str, alone: str = "") -> None:
-        """alone: such an answer while nothing else happens; else it is asked for."""
+        """alone: the answer of an idle server; requested here if empty."""
         self._url = url
         self.alone = alone or self._listen(threading.Event())
         self._streams = threading.Event()
@@ -110,14 +107,14 @@ class Listener:
                 self._received.append(repr(error))
 
     def _listen(self, begun: threading.Event) -> str:
-        """The text, with how it ended."""
+        """Return the streamed text with the line that ended it; set `begun` at the first piece."""
         text = ""
         with httpx.stream("POST", f"{self._url}/v1/chat/completions", json=TALE, timeout=PATIENCE) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: {"):
                     text += "".join(one["delta"].get("content") or "" for one in json.loads(line[6:])["choices"])
                     begun.set()
-                elif not line.startswith(":"):  # a comment, which tells that the server still works on it
+                elif not line.startswith(":"):  # a comment keeps the connection open
                     text += line
         return text
 
@@ -130,7 +127,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def first_answer(server: Server, task: str, model: str) -> object:
-    """What is right of it: of the starter pack's models it is known."""
+    """Return the part of the answer that RIGHT knows."""
     if task == "transcribe":
         files = {"file": SOUND.open("rb")}
         answer = server.http.post("/v1/audio/transcriptions", data={"model": model}, files=files)
@@ -156,31 +153,31 @@ RIGHT = {
 }
 
 
-def add_while_others_listen(server: Server, alone: str, task: str, where: str, model: str) -> None:
-    """One command leads to the first answer while others' streams go on."""
+def add_while_others_listen(server: Server, alone: str, task: str, source: str, model: str) -> None:
+    """Check that one command leads to a right first answer while others' streams go on."""
     with Listener(server.url, alone):
-        done = CliRunner().invoke(app, ["--url", server.url, "models", "add", where, "--id", model, "--yes"])
+        done = CliRunner().invoke(app, ["--url", server.url, "models", "add", source, "--id", model, "--yes"])
         assert done.exit_code == 0, f"{done.output}\n{server.tail()}"
         assert first_answer(server, task, model) == RIGHT[task], server.tail()
     assert server.model(model)["task"] == task
 
 
-def test_the_first_one_answers_as_the_model_of_its_hub(server: Server) -> None:
+def test_the_first_model_comes_from_the_hub_and_answers(server: Server) -> None:
     assert first_answer(server, "chat", "my-chat") == RIGHT["chat"], server.tail()
     assert server.model("my-chat")["task"] == "chat"
 
 
+# One task is enough for packages: the source makes no difference once the files are here. Which files of a hub are
+# fetched depends on the task. A chat model is added by test_a_removed_model_that_is_added_again_finishes_its_stream.
 @pytest.mark.parametrize(
-    ("source", "task"), [*(("hub", task) for task in PACKAGES if task != "chat"), ("package", "transcribe")]
+    ("kind", "task"), [*(("hub", task) for task in PACKAGES if task != "chat"), ("package", "transcribe")]
 )
-# Once its files are here, a model is the same wherever they came from; which of a hub's files are fetched goes by task.
 def test_one_command_leads_to_the_first_answer_while_others_streams_go_on(
-    server: Server, alone: str, source: str, task: str
+    server: Server, alone: str, kind: str, task: str
 ) -> None:
-    """A chat model: test_one_in_a_folder_that_is_removed_and_added_again_finishes_its_stream_first."""
-    where = {"hub": f"team/{task}", "package": f"package:{PACKAGES[task]}"}[source]
-    model = f"{task}-of-{source}"
-    add_while_others_listen(server, alone, task, where, model)
+    source = {"hub": f"team/{task}", "package": f"package:{PACKAGES[task]}"}[kind]
+    model = f"{task}-of-{kind}"
+    add_while_others_listen(server, alone, task, source, model)
     assert server.http.delete(f"/v1/models/{model}").status_code == 200
 
 
@@ -203,18 +200,19 @@ def test_a_gguf_file_of_a_hub_is_fetched_converted_and_served(server: Server, hu
 
 def test_a_proposal_changes_nothing_and_gives_its_reasons(server: Server) -> None:
     before = server.http.get("/v1/models").json()
-    found = add(server, PACK / "starter-chat", 200, id="other", dry_run=True, overrides={"memory.kv_cache": "32MiB"})
-    assert (found["object"], found["id"], found["task"], found["fit"]) == ("model.proposal", "other", "chat", "fits")
-    reasons = {choice["key"]: choice["why"] for choice in found["choices"]}
+    proposal = add(server, PACK / "starter-chat", 200, id="other", dry_run=True, overrides={"memory.kv_cache": "32MiB"})
+    summary = (proposal["object"], proposal["id"], proposal["task"], proposal["fit"])
+    assert summary == ("model.proposal", "other", "chat", "fits")
+    reasons = {choice["key"]: choice["why"] for choice in proposal["choices"]}
     assert "LlamaForCausalLM" in reasons["task"]
     assert reasons["memory.kv_cache"] == "as you asked"
-    assert "# all that the model was trained for\ncontext_length: 512\n" in found["recipe"]
-    assert found["plan"]["bytes_needed"] > found["weights_bytes"] > 0
+    assert "# all that the model was trained for\ncontext_length: 512\n" in proposal["recipe"]
+    assert proposal["plan"]["bytes_needed"] > proposal["weights_bytes"] > 0
     after = server.http.get("/v1/models").json()
     assert [one["id"] for one in after["data"]] == [one["id"] for one in before["data"]]
 
 
-def test_the_same_again_changes_nothing_and_another_of_its_name_is_refused(server: Server) -> None:
+def test_the_same_model_again_changes_nothing_and_another_of_its_name_is_refused(server: Server) -> None:
     assert add(server, "team/chat", 200, id="my-chat")["new"] is False
     refused = add(server, PACK / "starter-speech", 409, id="my-chat")["error"]
     assert refused["code"] == "name_in_use"
@@ -231,7 +229,7 @@ def test_the_same_again_changes_nothing_and_another_of_its_name_is_refused(serve
         ("package:no.such", 422, "source_not_found", "install it"),
     ],
 )
-def test_what_is_no_model_is_refused_with_what_would_work(
+def test_a_source_that_is_no_model_is_refused_with_what_would_work(
     server: Server, source: object, status: int, code: str, words: str
 ) -> None:
     error = add(server, source, status)["error"]
@@ -239,7 +237,7 @@ def test_what_is_no_model_is_refused_with_what_would_work(
     assert words in error["message"]
 
 
-def test_a_stream_goes_on_while_its_model_changes_and_another_goes(server: Server, alone: str) -> None:
+def test_a_stream_goes_on_while_its_model_is_edited_and_another_is_removed(server: Server, alone: str) -> None:
     with Listener(server.url, alone):
         add(server, PACK / "starter-speech", id="passing")
         edited = server.http.patch("/v1/models/my-chat", json={"changes": {"batching.max_requests": 8}})
@@ -248,7 +246,7 @@ def test_a_stream_goes_on_while_its_model_changes_and_another_goes(server: Serve
         assert 'model="passing"' not in server.http.get("/metrics").text
 
 
-def test_one_in_a_folder_that_is_removed_and_added_again_finishes_its_stream_first(server: Server, alone: str) -> None:
+def test_a_removed_model_that_is_added_again_finishes_its_stream(server: Server, alone: str) -> None:
     add_while_others_listen(server, alone, "chat", str(folder("chat")), "again")
     tale = {**TALE, "model": "again", "max_tokens": 300, "min_tokens": 300}
     with ThreadPoolExecutor() as pool, server.http.stream("POST", "/v1/chat/completions", json=tale) as stream:
@@ -264,7 +262,7 @@ def test_one_in_a_folder_that_is_removed_and_added_again_finishes_its_stream_fir
     assert server.http.delete("/v1/models/again").status_code == 200
 
 
-def test_an_edit_makes_a_version_and_the_former_one_answers_by_its_number(server: Server) -> None:
+def test_an_edit_makes_a_version_and_the_previous_one_answers_by_its_number(server: Server) -> None:
     add(server, PACK / "starter-speech")
     before = server.model("starter-speech")["recipe_version"]
     answer = server.http.patch("/v1/models/starter-speech", json={"changes": {"batching.max_requests": 16}})
@@ -277,9 +275,9 @@ def test_an_edit_makes_a_version_and_the_former_one_answers_by_its_number(server
         text = ask(server.http, name, "starter-speech")
         assert text.status_code == 200, text.text
     missing = ask(server.http, "starter-speech@9", "starter-speech")
-    assert missing.json()["error"]["code"] == "model_version_not_found" if "error" in missing.json() else True
-    gone = server.http.delete(f"/v1/models/starter-speech@{before}")
-    assert gone.json()["versions"] == [before], gone.text
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_version_not_found")
+    removed = server.http.delete(f"/v1/models/starter-speech@{before}")
+    assert removed.json()["versions"] == [before], removed.text
     assert server.http.get(f"/v1/models/starter-speech@{before}").status_code == 404
 
 

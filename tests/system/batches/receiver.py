@@ -1,4 +1,4 @@
-"""A server that gets callbacks, as a team has one: in threads of its own."""
+"""A team's server that receives callbacks, in threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from threading import Thread
 
 
 class Receiver(ThreadingHTTPServer):
-    """answers: statuses by turns; the last one for all others."""
+    """A server that answers call after call with these statuses, and the last one from then on."""
 
     def __init__(self, *answers: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

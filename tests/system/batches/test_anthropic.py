@@ -1,4 +1,4 @@
-"""Message Batches by Anthropic's SDK, and our short form, on the real server and engines."""
+"""Message Batches through Anthropic's SDK, and the short form `/v1/batch`, on the real server and engines."""
 
 import json
 from typing import Any
@@ -45,8 +45,8 @@ def test_from_creation_to_results(server: Server) -> None:
         assert batches.delete(made.id).type == "message_batch_deleted"
 
 
-def test_a_body_beyond_what_a_request_may_have(server: Server, client: OpenAI) -> None:
-    """More bytes and values than any other JSON body may have: it goes to the disk as it comes."""
+def test_a_batch_may_be_larger_than_any_other_body(server: Server, client: OpenAI) -> None:
+    """Its bytes and values are over the bounds of other JSON bodies: it is written to disk as it arrives."""
     body = {"model": "starter-chat", "messages": [{"role": "user", "content": "hello " * 1000}]}
     requests = [{"body": {**body, "stop": ["x"] * 20}} for _ in range(4000)]
     content = json.dumps({"requests": requests, "url": "/v1/chat/completions"}).encode()

@@ -1,4 +1,4 @@
-"""People's requests in bursts over an engine that is full of lines, on the real server and engine."""
+"""Bursts of interactive requests on an engine that is full of batch lines, on the real server and engine."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,16 +13,16 @@ from tests.system.serving import Server
 pytestmark = pytest.mark.real
 LINES, TOKENS, PLACES = 48, 200, 32
 MORE_LINES = 1000
-"""Lines of a second batch, more than the engine can answer while the bursts last, however slow their clients are."""
+"""Lines of the second batch: more than the engine can answer during the bursts, however slow the clients are."""
 LOST = "roundhouse_batch_line_seconds_total"
 
 
-def test_people_take_the_turns_of_lines_and_all_answers_are_right(
+def test_requests_take_places_of_batch_lines_and_all_answers_are_right(
     server: Server, client: OpenAI, tmp_path: Path
 ) -> None:
-    """Bursts of 40, 16 and 8, of which the first has more than all places and the spare ones.
+    """The first of the bursts of 40, 16 and 8 is larger than all places together with the spare ones.
 
-    A batch that is cancelled in the end keeps the engine full. The one before it is looked at.
+    A second batch, which is cancelled in the end, keeps the engine full; the first batch is checked.
     """
     rows = [
         chat(f"long-{number}", "starter-chat", f"word {number}", max_tokens=TOKENS, ignore_eos=True)
@@ -46,7 +46,10 @@ def test_people_take_the_turns_of_lines_and_all_answers_are_right(
         eventually(lambda: server.metric("roundhouse_running_requests", model="starter-chat") >= PLACES)
 
         def burst(size: int) -> bool:
-            """Whether lines have lost work by now: people who come one by one find a place."""
+            """Send so many requests at once; return whether any line has lost work.
+
+            Requests that arrive one by one find a free place instead.
+            """
             assert list(threads.map(ask, range(size))) == [f"PERSON {number}" for number in range(size)]
             return server.metric(LOST, outcome="lost") > before
 

@@ -1,4 +1,4 @@
-"""Batches by OpenAI's SDK and by the command line, on the real server and engines."""
+"""Batches through OpenAI's SDK and the command line, on the real server and engines."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def run(client: OpenAI, path: Path, endpoint: Any) -> Any:
-    """From the upload to the end, as OpenAI's guide has it."""
+    """Run a batch from the upload to its end, as in OpenAI's guide."""
     with path.open("rb") as content:
         file = client.files.create(file=content, purpose="batch")
     assert client.files.wait_for_processing(file.id).status == "processed"
@@ -79,7 +79,7 @@ def test_many_models_and_adapters_in_one_file(client: OpenAI, tmp_path: Path) ->
     assert errors["unknown"]["response"]["body"]["error"]["code"] == "model_not_found"
 
 
-def test_embeddings_are_those_of_a_request(client: OpenAI, tmp_path: Path) -> None:
+def test_embeddings_in_a_batch_equal_those_of_a_request(client: OpenAI, tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(20)]
     rows = [request(text, EMBEDDINGS, model="starter-embed", input=text) for text in texts]
     batch = run(client, write(tmp_path / "in.jsonl", rows), EMBEDDINGS)
@@ -104,7 +104,7 @@ def test_embeddings_are_those_of_a_request(client: OpenAI, tmp_path: Path) -> No
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_endpoint_answers_as_it_does_alone(
+def test_each_endpoint_answers_with_the_fields_of_a_single_request(
     server: Server, client: OpenAI, tmp_path: Path, url: str, body: dict[str, Any]
 ) -> None:
     batch = run(client, write(tmp_path / "in.jsonl", [request("a", url, **body)]), url)
@@ -114,8 +114,7 @@ def test_each_endpoint_answers_as_it_does_alone(
     assert line["response"]["body"].keys() == alone.keys()
 
 
-def test_each_file_is_an_open_one_of_its_team(server: Server, client: OpenAI, tmp_path: Path) -> None:
-    """No text of a batch in the log, and no line of it in the answers to others."""
+def test_no_text_of_a_batch_is_logged(server: Server, client: OpenAI, tmp_path: Path) -> None:
     secret = "nightjar"
     batch = run(client, write(tmp_path / "in.jsonl", [chat("a", "uppercase", f"the {secret} sings")]), CHAT)
     assert secret.upper() in json.dumps(read(client, batch.output_file_id))
@@ -135,7 +134,7 @@ def roundhouse(server: Server, *arguments: str) -> "subprocess.CompletedProcess[
     )
 
 
-def test_the_command_line(server: Server, tmp_path: Path) -> None:
+def test_the_command_line_runs_a_batch_and_lists_it(server: Server, tmp_path: Path) -> None:
     rows = [chat(f"id-{number}", "uppercase", f"word {number}") for number in range(40)]
     path, output = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     done = roundhouse(server, "batch", "run", str(path), "-o", str(output))
@@ -151,7 +150,7 @@ def test_the_command_line(server: Server, tmp_path: Path) -> None:
     assert "completed" in roundhouse(server, "batch", "list").stdout
 
 
-def test_recordings_are_named_by_their_files(server: Server, client: OpenAI, tmp_path: Path) -> None:
+def test_recordings_are_named_by_the_ids_of_their_files(server: Server, client: OpenAI, tmp_path: Path) -> None:
     sample = PACK / "samples" / "kitchen-light.wav"
     with sample.open("rb") as content:
         sound = client.files.create(file=content, purpose="user_data")

@@ -1,4 +1,4 @@
-"""Files and batches of a team are nobody else's, and each line runs with the rights of the key that sent it."""
+"""No team sees another's files and batches, and each line runs with the rights of the key that sent it."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from tests.eventually import PATIENCE, eventually
-from tests.system.batches.test_openai import CHAT, chat
+from tests.system.batches.test_openai import CHAT, FINAL, chat
 from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
@@ -27,7 +27,7 @@ class Teams:
         self.wait_for(self.keys[-1])
 
     def wait_for(self, key: str) -> None:
-        """Until the server knows a key."""
+        """Wait until the server knows the key."""
         headers = {"x-api-key": key}
         self.server.wait_closed()
         eventually(lambda: self.server.http.get("/v1/files", headers=headers).status_code == 200)
@@ -42,8 +42,8 @@ class Teams:
         return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
 
     def ended(self, client: OpenAI, id_: str) -> Any:
-        final = ("completed", "failed", "expired", "cancelled")
-        eventually(lambda: client.batches.retrieve(id_).status in final, lambda: str(client.batches.retrieve(id_)))
+        """Wait until the batch has ended, and return it."""
+        eventually(lambda: client.batches.retrieve(id_).status in FINAL, lambda: str(client.batches.retrieve(id_)))
         return client.batches.retrieve(id_)
 
 
@@ -52,7 +52,7 @@ def teams(locked: Server) -> Teams:
     return Teams(locked)
 
 
-def test_another_team_sees_nothing(teams: Teams) -> None:
+def test_another_teams_files_and_batches_cannot_be_seen(teams: Teams) -> None:
     made = teams.batch(teams.payments, chat("a", "uppercase", "hello"), chat("b", "nobody", "hello"))
     done = teams.ended(teams.payments, made.id)
     other = teams.support
@@ -72,7 +72,7 @@ def test_another_team_sees_nothing(teams: Teams) -> None:
     assert len(teams.payments.files.content(done.output_file_id).text.splitlines()) == 1
 
 
-def test_message_batches_of_another_team(teams: Teams) -> None:
+def test_another_teams_message_batches_cannot_be_seen(teams: Teams) -> None:
     clients = [
         anthropic.Anthropic(base_url=teams.server.url, api_key=key, timeout=PATIENCE, max_retries=0).messages.batches
         for key in teams.keys
@@ -87,7 +87,7 @@ def test_message_batches_of_another_team(teams: Teams) -> None:
     assert [one.result.type for one in clients[0].results(made.id)] == ["succeeded"]
 
 
-def test_without_a_key_there_is_nothing(teams: Teams) -> None:
+def test_a_locked_server_refuses_batches_without_a_key(teams: Teams) -> None:
     for path in ("/v1/files", "/v1/batches", "/v1/messages/batches"):
         assert teams.server.http.get(path).status_code == 401
     for path in ("/v1/batch", "/v1/messages/batches", "/v1/batches"):
@@ -95,7 +95,7 @@ def test_without_a_key_there_is_nothing(teams: Teams) -> None:
 
 
 def test_a_revoked_key_stops_its_batch(teams: Teams) -> None:
-    """Most lines take so long that the batch cannot be done before: 3,000 answers of 400 tokens."""
+    """3,000 answers, most of 400 tokens, so that the batch cannot complete before its key is revoked."""
     made = teams.server.command("keys", "create", "--team", "payments", "--scopes", "infer")
     client = OpenAI(base_url=f"{teams.server.url}/v1", api_key=made["value"], timeout=PATIENCE, max_retries=0)
     teams.wait_for(made["value"])

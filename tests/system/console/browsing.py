@@ -1,4 +1,4 @@
-"""A real browser before a real server: what it may reach, what it can hear, and what is looked at in it."""
+"""A real browser for the console of a real server, with a microphone, and checks of its pages."""
 
 import base64
 import os
@@ -13,25 +13,26 @@ from tests.eventually import PATIENCE
 from tests.system.serving import PACK
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
 PAGES = ("now", "models", "adapters", "playground", "requests", "batches", "routers", "providers", "usage", "teams")
 WIDTH, PHONE = 1280, 390
 SPOKEN = PACK / "samples" / "kitchen-light.wav"
-EAR = (
+MICROPHONE = (
     "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
     f"--use-file-for-fake-audio-capture={SPOKEN}",
 )  # fmt: skip
-"""A microphone that hears this sentence again and again."""
-PATIENT = """addEventListener("DOMContentLoaded", () => {
+"""Options for a fake microphone that plays this recording in a loop."""
+NO_TIMEOUT = """addEventListener("DOMContentLoaded", () => {
     if (window.htmx) window.htmx.config.defaultTimeout = 0;
 })"""
-"""htmx gives a request up after a minute, and asks no second time for what it should have shown."""
+"""Turns off the timeout of htmx, which drops a request after a minute and does not repeat it."""
 OUTSIDE = """() => [...document.querySelectorAll(".card")].flatMap((card) =>
     [...card.querySelectorAll("button, a, input, select, .tag")].filter((one) => {
         const { width, right } = one.getBoundingClientRect();
         return width && right > (one.closest(".scroll") ?? card).getBoundingClientRect().right + 1;
     }).map((one) => one.outerHTML.slice(0, 100)))"""
+"""Returns the elements that stick out of their card."""
 
 
 @contextmanager
@@ -39,36 +40,41 @@ def browsing() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *EAR], timeout=1000 * PATIENCE)
+        options = ["--no-sandbox", *MICROPHONE]
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=options, timeout=1000 * PATIENCE)
         try:
-            yield found
+            yield browser
         finally:
-            found.close()
+            browser.close()
 
 
 @contextmanager
 def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[Any]:
-    """A fresh browser's page. It asks nobody but the server, and complains of nothing but what is `provoked`."""
+    """Yield a page of a fresh browser context.
+
+    At the end, check that it sent requests only to this server, and that its console has no errors other than
+    `provoked` ones.
+    """
     context = browser.new_context(viewport={"width": WIDTH, "height": 1180}, base_url=f"{url}/console/")
     context.grant_permissions(["microphone", "clipboard-read", "clipboard-write"], origin=url)
-    context.add_init_script(PATIENT)
-    found, complaints, foreign = context.new_page(), [], []
-    found.set_default_timeout(1000 * PATIENCE)  # a model may have to load first
-    found.on("console", lambda stated: complaints.append(stated.text) if stated.type == "error" else None)
-    found.on("pageerror", lambda error: complaints.append(str(error)))
-    found.on("request", lambda sent: None if sent.url.startswith((url, "blob:")) else foreign.append(sent.url))
-    yield found
+    context.add_init_script(NO_TIMEOUT)
+    page, errors, foreign = context.new_page(), [], []
+    page.set_default_timeout(1000 * PATIENCE)  # a model may have to load first
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda sent: None if sent.url.startswith((url, "blob:")) else foreign.append(sent.url))
+    yield page
     context.close()
-    unexpected = [text for text in complaints if not any(words in text for words in provoked)]
+    unexpected = [text for text in errors if not any(words in text for words in provoked)]
     assert not unexpected, unexpected
     assert not foreign, foreign
 
 
 @contextmanager
 def renewal(page: Any, part: str = "rows") -> Iterator[None]:
-    """Wait at the end until what was in this part of the page is replaced by what the server has after a change.
+    """Wait at the end until a change has replaced the contents of this part of the page.
 
-    A click on a row that is about to be replaced may be lost, and what it opens is closed again.
+    A click on a row that is about to be replaced may be lost, and whatever it opened is closed again.
     """
     page.eval_on_selector_all(f"[data-part={part}] > *", "all => all.forEach((one) => { one.dataset.old = ''; })")
     yield
@@ -85,11 +91,11 @@ def picture(page: Any, name: str) -> None:
 
 
 def faults(page: Any) -> list[str]:
-    """What axe-core finds on the page, the rule and where, and what stands out of its card."""
+    """Return axe-core's violations, with rule and place, and elements that stick out of their card."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
-    return [f"{page.url}: {one['id']} {[node['html'][:100] for node in one['nodes']][:4]}" for one in found] + [
+    violations = Axe().run(page).response["violations"]
+    return [f"{page.url}: {one['id']} {[node['html'][:100] for node in one['nodes']][:4]}" for one in violations] + [
         f"{page.url}: outside its card: {html}" for html in page.evaluate(OUTSIDE)
     ]
 
@@ -102,12 +108,12 @@ def packed(folder: Path, to: Path) -> Path:
 
 
 def drop(page: Any, where: str, file: Path) -> None:
-    """As somebody drops a file there."""
+    """Drop a file on an element, as a person does with the mouse."""
     script = """([name, data]) => {
-        const held = new DataTransfer();
-        held.items.add(new File([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], name));
-        return held;
+        const transfer = new DataTransfer();
+        transfer.items.add(new File([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], name));
+        return transfer;
     }"""
-    held = page.evaluate_handle(script, [file.name, base64.b64encode(file.read_bytes()).decode()])
+    transfer = page.evaluate_handle(script, [file.name, base64.b64encode(file.read_bytes()).decode()])
     for kind in ("dragenter", "dragover", "drop"):
-        page.dispatch_event(where, kind, {"dataTransfer": held})
+        page.dispatch_event(where, kind, {"dataTransfer": transfer})

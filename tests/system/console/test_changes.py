@@ -1,4 +1,4 @@
-"""What a person changes in the console, on the shared server: it is left as it was."""
+"""Changes that a person makes in the console of the shared server, undone after each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +11,17 @@ from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
 NAMES = ("spun", "blended")
-"""Adapters that are made here."""
+"""Adapters that these tests make."""
 WATCH = """id => {
-    window.told = [];
-    new MutationObserver(() => window.told.push(document.getElementById(id).innerHTML))
+    window.states = [];
+    new MutationObserver(() => window.states.push(document.getElementById(id).innerHTML))
         .observe(document.getElementById(id), { subtree: true, childList: true, characterData: true });
 }"""
-"""Keeps all that a part of the page has shown: steps may go by faster than a test looks."""
+"""Records each state of a part of the page, because steps may go by faster than a test reads them."""
 
 
 @pytest.fixture(autouse=True)
-def put_back(server: Server) -> Iterator[None]:
+def restored(server: Server) -> Iterator[None]:
     before = {model["id"] for model in server.http.get("/v1/models").json()["data"]}
     yield
     for name in NAMES:
@@ -42,11 +42,11 @@ def test_a_model_is_proposed_and_added_with_its_steps(page: Any, server: Server)
     page.evaluate(WATCH, "added")
     page.click("text=Add it")
     page.wait_for_selector("#added .good >> text=was added")
-    reported = page.evaluate("window.told")
-    assert any("<progress" in displayed for displayed in reported), reported
+    states = page.evaluate("window.states")
+    assert any("<progress" in state for state in states), states
     steps = ("looking", "added new", "done new")
-    assert any(step in displayed for displayed in reported for step in steps), (
-        "steps that come in one moment are shown as the last"
+    assert any(step in state for state in states for step in steps), (
+        "of steps at the same moment only the last is shown"
     )
     row = page.locator("[data-part=rows] tr", has_text="my-rerank")
     row.get_by_role("button", name="Load").click()
@@ -80,7 +80,7 @@ def test_a_recipe_is_changed_and_a_model_removed(page: Any, server: Server) -> N
     assert server.http.get("/v1/models/my-rerank").status_code == 404
 
 
-def test_an_adapter_among_many_is_found(page: Any) -> None:
+def test_the_filter_finds_an_adapter_among_many(page: Any) -> None:
     page.goto("adapters")
     page.fill("[data-filter=rows]", "rot13")
     assert page.locator("#rows > tr:visible").count() == 1
@@ -96,7 +96,9 @@ def test_an_adapter_among_many_is_found(page: Any) -> None:
     assert page.input_value("#targets-left") == "starter-chat:rot13", "and is chosen"
 
 
-def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Server, tmp_path: Path) -> None:
+def test_a_version_passes_its_probe_and_the_one_before_is_made_current(
+    page: Any, server: Server, tmp_path: Path
+) -> None:
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto("adapters")
     page.click("#register summary")
@@ -124,7 +126,7 @@ def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Serve
     page.wait_for_selector("#checked >> text=answered “CALL")
 
 
-def test_two_adapters_become_one_and_one_becomes_a_model(page: Any, server: Server) -> None:
+def test_two_adapters_are_combined_and_the_result_is_merged_into_a_model(page: Any, server: Server) -> None:
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto("adapters")
     page.fill("#combine [name=name]", "blended")

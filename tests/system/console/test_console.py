@@ -1,4 +1,4 @@
-"""The console in a real browser on the real server: what a person does there, how it looks, who can use it."""
+"""The console in a real browser on the real server: what a person does there, its look, its accessibility."""
 
 import json
 import re
@@ -21,33 +21,32 @@ MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of its own, with a price: its first key ends its being open."""
+    """A server of this module's own, because the first key locks it; its chat model has a price."""
     folder = tmp_path_factory.mktemp("console")
     chat = yaml.safe_load((STARTER / "starter-chat.yaml").read_text()) | {"price": {"input": 1.0, "output": 2.0}}
     (folder / "starter-chat.yaml").write_text(yaml.safe_dump(chat))
     others = [file for file in STARTER.glob("*.yaml") if file.stem != "starter-chat"]
-    found = Server(folder / "data", [folder / "starter-chat.yaml", *others])
-    found.wait_ready().wait_state("starter-chat", "ready")  # slow loads take longer than a page waits
-    yield found
-    found.close()
+    with Server(folder / "data", [folder / "starter-chat.yaml", *others]) as server:
+        server.wait_ready().wait_state("starter-chat", "ready")  # slow loads take longer than a page waits
+        yield server
 
 
 @pytest.fixture
 def page(browser: Any, console: Server) -> Iterator[Any]:
-    with looking(browser, console.url, REFUSED) as found:
-        yield found
+    with looking(browser, console.url, REFUSED) as page:
+        yield page
 
 
 @pytest.fixture(scope="module")
 def team(console: Server) -> str:
-    """With the first team the ledger begins."""
+    """The first team, with which the ledger begins."""
     made = console.http.post("/console/teams/team", json={"id": "payments"}, headers={"Origin": console.url})
     assert made.status_code == 200, made.text
     eventually(lambda: console.http.get("/v1/usage").status_code == 200)
     return "payments"
 
 
-def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, console: Server) -> None:
+def test_a_first_visit_demonstrates_a_swap_with_its_answer_and_its_cost(page: Any, console: Server) -> None:
     page.goto("./")
     assert page.url.endswith("/console/now")
     page.click("#ask")
@@ -99,13 +98,13 @@ def test_a_good_adapter_is_dropped_and_a_bad_one_lists_every_fault(page: Any, tm
     picture(page, "adapters")
 
 
-def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Server) -> None:
+def test_a_route_is_explained_and_listed_with_its_requests(page: Any, console: Server) -> None:
     page.goto("routers")
     page.fill("#explain textarea", "3 March 2024")
     page.click("text=Decide")
     page.wait_for_selector("#target")
     assert page.inner_text("#target") == "starter-chat:iso-date"
-    assert page.locator("#decided .shares li").count() > 1, "what else was near"
+    assert page.locator("#decided .shares li").count() > 1, "the candidates"
     body = {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}
     for _ in range(3):
         assert console.http.post("/v1/chat/completions", json=body).status_code == 200
@@ -116,7 +115,7 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
     for number in range(60):
         console.http.post("/v1/chat/completions", json={**body, "model": f"nobody-{number}"})
     page.goto("requests")
-    assert page.locator("#rows .fall").count() < 60, "the first look is short"
+    assert page.locator("#rows .fall").count() < 60, "the first part is short"
     page.locator("text=Older ones").scroll_into_view_if_needed()
     page.wait_for_selector("#rows >> text=why: intent:iso-date")
 
@@ -125,8 +124,8 @@ def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: S
     for place, text in enumerate(("3 March 2024", "7 May 2021", "lovely bread!", "qwpo zmxn vrrt")):
         body = {"model": "auto", "messages": [{"role": "user", "content": text}], "max_tokens": 20 + 20 * place}
         answer = console.http.post("/v1/chat/completions", json=body, headers={"x-conversation-id": f"c-{place}"})
-        judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
-        assert console.http.post("/v1/feedback", json=judged).status_code == 200
+        feedback = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
+        assert console.http.post("/v1/feedback", json=feedback).status_code == 200
     threshold = console.http.get("/v1/routers/auto").json()["threshold"]
     replay = console.http.get("/v1/routers/auto/report?days=7").json()["replay"]
     page.goto("routers")
@@ -145,7 +144,7 @@ def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: S
     page.wait_for_selector("#kpi-cost:has-text('USD')")
 
 
-def test_a_batch_and_its_failures_are_seen(page: Any, console: Server) -> None:
+def test_the_page_of_a_batch_has_its_counts_and_failures(page: Any, console: Server) -> None:
     messages = [{"role": "user", "content": "sun bird apple"}]
     lines = [
         {
@@ -207,7 +206,7 @@ def test_texts_are_visible_while_a_team_keeps_them(page: Any, console: Server, t
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", WIDTH)])
-def test_each_page_can_be_used_by_all(page: Any, console: Server, scheme: str, width: int) -> None:
+def test_each_page_is_accessible_and_fits_the_screen(page: Any, console: Server, scheme: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     found: list[str] = []
@@ -233,7 +232,7 @@ def test_each_page_can_be_used_by_all(page: Any, console: Server, scheme: str, w
     assert page.evaluate("document.activeElement.closest('main') !== null"), "past the navigation"
 
 
-def test_what_a_model_says_is_text(page: Any, console: Server) -> None:
+def test_answers_and_names_with_markup_are_displayed_as_text(page: Any, console: Server) -> None:
     page.on("dialog", lambda dialog: pytest.fail(f"a script of a model's answer ran: {dialog.message}"))
 
     def made_to_say(route: Any) -> None:
@@ -257,7 +256,7 @@ def test_what_a_model_says_is_text(page: Any, console: Server) -> None:
 
 
 def test_another_site_can_neither_frame_it_nor_change_anything(browser: Any, console: Server) -> None:
-    """Somebody else's page, in the browser of who may do all."""
+    """Another site's page, in the browser of a person who may do everything."""
     assert console.model("starter-chat")["state"] == "ready"
     with browser.new_context() as context:
         other = context.new_page()
@@ -265,7 +264,7 @@ def test_another_site_can_neither_frame_it_nor_change_anything(browser: Any, con
         context.route("http://elsewhere.test/", lambda route: route.fulfill(body=text, content_type="text/html"))
         other.goto("http://elsewhere.test/")
         framed = other.frames[1]
-        assert framed.url.startswith("chrome-error:"), "nothing of it is shown there"
+        assert framed.url.startswith("chrome-error:"), "the frame is blocked"
         for path in ("v1/models/starter-chat/unload", "console/teams/team"):
             script = """path => fetch(path, {
                 method: "POST", mode: "no-cors", credentials: "include", body: '{"id": "theirs"}',
@@ -275,8 +274,8 @@ def test_another_site_can_neither_frame_it_nor_change_anything(browser: Any, con
     assert "theirs" not in console.http.get("/v1/organization/projects").text
 
 
-def test_the_page_now_comes_back_after_a_restart(browser: Any, tmp_path: Path) -> None:
-    """That of a server which starts no engine."""
+def test_the_page_now_reconnects_after_a_restart(browser: Any, tmp_path: Path) -> None:
+    """The server has no engine to start."""
     with (
         Server(tmp_path / "a" / "data", [STARTER / "starter-embed.yaml"], "--slots", "1").wait_ready() as server,
         looking(browser, server.url, ("net::ERR_",)) as page,
@@ -292,19 +291,19 @@ def test_the_page_now_comes_back_after_a_restart(browser: Any, tmp_path: Path) -
 
 
 def test_each_part_is_reloaded_after_each_change(page: Any) -> None:
-    """After two changes in a row only one part was: a key that was made right after its team did not appear."""
+    """Once, two changes in a row reloaded only one part: a key made right after its team did not appear."""
     page.goto("teams")
-    request_detail = Counter[str]()
-    page.on("request", lambda request: request_detail.update(re.findall(r"\?part=(\w+)", request.url)))
+    parts = Counter[str]()
+    page.on("request", lambda request: parts.update(re.findall(r"\?part=(\w+)", request.url)))
     page.evaluate("for (const _ of [1, 2]) document.dispatchEvent(new Event('changed'))")
     for _ in range(6000):
-        if request_detail.total() < 6:
+        if parts.total() < 6:
             page.wait_for_timeout(100)
-    assert request_detail == {"rows": 2, "list": 2, "limits": 2}
+    assert parts == {"rows": 2, "list": 2, "limits": 2}
 
 
-def test_keys_are_displayed_once_and_end(page: Any, console: Server) -> None:
-    """The last one: the first key closes the server."""
+def test_keys_are_displayed_once_used_and_revoked(page: Any, console: Server) -> None:
+    """The last test of this file, because the first key locks the server."""
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto("teams")
     for box in page.locator("#key [name=scopes]").all():
@@ -315,7 +314,7 @@ def test_keys_are_displayed_once_and_end(page: Any, console: Server) -> None:
     page.wait_for_selector(f"#rows >> text={key[3:11]}")
     page.click("text=Sign in with it")
     page.wait_for_selector("text=Sign out")
-    page.wait_for_load_state()  # of the page anew: before its script runs, a form is sent as a browser does it
+    page.wait_for_load_state()  # until the reloaded page's script runs, the browser would submit the form itself
     assert key not in page.content()
     page.fill("#team [name=id]", "search")
     with renewal(page):

@@ -1,4 +1,4 @@
-"""The page of a team's day in a real browser: all of it is seen on a screen, a phone and paper."""
+"""A team's daily report in a real browser: nothing is cut off on a screen, a phone or paper."""
 
 import os
 from pathlib import Path
@@ -16,6 +16,7 @@ LONG = f"support-and-complaints@sha256:{'0f' * 32}"
 CUT = """() => [document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll('td')]
   .filter(td => td.scrollWidth > td.clientWidth || td.getBoundingClientRect().right > innerWidth)
   .map(td => td.innerText)]"""
+"""Returns by how many pixels the page is too wide, and the texts of cells that are cut off."""
 
 
 def _sum(*names: str | int) -> UsageSum:
@@ -30,7 +31,7 @@ def _page() -> str:
 
 
 @pytest.mark.parametrize(("width", "medium"), [(1280, "screen"), (PHONE, "screen"), (720, "print")])
-def test_all_columns_and_values_are_seen(browser: Any, width: int, medium: str) -> None:
+def test_all_columns_and_values_are_visible(browser: Any, width: int, medium: str) -> None:
     context = browser.new_context(viewport={"width": width, "height": 1000})
     page = context.new_page()
     page.set_content(_page())
@@ -38,12 +39,12 @@ def test_all_columns_and_values_are_seen(browser: Any, width: int, medium: str) 
     overflow, *cut = page.evaluate(CUT)
     assert (overflow <= 0, cut) == (True, [])
     visible = page.evaluate("() => getComputedStyle(document.querySelector('th')).display") != "none"
-    assert visible == (width == 1280), "headings, or each value with its own"
+    assert visible == (width == 1280), "narrow pages have a label at each value instead of headings"
     if not visible:
         label = page.evaluate("() => getComputedStyle(document.querySelectorAll('td')[3], '::before').content")
         assert label == f'"{COLUMNS[0]}"'
     values = page.locator("svg").first.locator("text", has_text="123k")
-    assert values.count() == HOURS // 2, "each bar says how much"
+    assert values.count() == HOURS // 2, "each bar has its value"
     assert faults(page) == []
     if folder := os.environ.get("CONSOLE_PICTURES"):
         page.screenshot(path=Path(folder) / f"daily-{width}-{medium}.png", full_page=True)

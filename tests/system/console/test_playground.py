@@ -1,4 +1,4 @@
-"""The playground in a real browser on the shared server: four tasks, asked as a person asks them."""
+"""The playground in a real browser on the shared server: all four tasks, used as a person uses them."""
 
 from typing import Any
 
@@ -31,16 +31,16 @@ def test_two_adapters_answer_side_by_side(page: Any) -> None:
     assert "x-roundhouse-adapter: uppercase@" in call.inner_text()
 
 
-def test_embeddings_ranks_and_a_spoken_sentence(page: Any, server: Server) -> None:
+def test_embeddings_rankings_and_spoken_sentences(page: Any, server: Server) -> None:
     for model in ("starter-embed", "starter-rerank", "starter-speech"):
         server.http.post(f"/v1/models/{model}/load").raise_for_status()  # slow loads take longer than a page waits
     page.goto("playground")
     page.click("#tab-embed")
     page.click("#embed-form button[type=submit]")
     page.wait_for_selector("#matrix td")
-    likeness = [float(text) for text in page.locator("#matrix td").all_inner_texts()]
-    assert len(likeness) == 16
-    assert likeness[1] > likeness[2], "the kitchen and the room with an oven, before the stock market"
+    similarities = [float(text) for text in page.locator("#matrix td").all_inner_texts()]
+    assert len(similarities) == 16
+    assert similarities[1] > similarities[2], "a kitchen is more like a room with an oven than like the stock market"
     page.keyboard.press("Escape")
     page.click("#tab-rerank")
     page.click("#rerank-form button[type=submit]")
@@ -48,17 +48,17 @@ def test_embeddings_ranks_and_a_spoken_sentence(page: Any, server: Server) -> No
     assert "file" in page.locator("#ranks li").first.inner_text()
     page.click("#tab-speech")
     page.click("text=Use the microphone")
-    stated = SPOKEN.with_suffix(".txt").read_text().split()
+    spoken = SPOKEN.with_suffix(".txt").read_text().split()
     page.wait_for_function(
         "words => words.some((word) => document.getElementById('words').innerText.includes(word))",
-        arg=[word for word in stated if len(word) > 4],
+        arg=[word for word in spoken if len(word) > 4],
     )  # fmt: skip
     page.click("text=Stop and transcribe")
     page.wait_for_selector("#player:not([hidden])")
     page.wait_for_selector("#words span")
     page.set_input_files("[name=file]", SPOKEN)
     page.click("#speech-form button[type=submit]")
-    page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(stated))
+    page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(spoken))
     page.evaluate("document.getElementById('player').loop = true")  # a busy browser may miss words the first time
     page.evaluate("document.getElementById('player').play()")
     page.wait_for_selector("#words .lit")

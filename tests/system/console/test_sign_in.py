@@ -1,4 +1,4 @@
-"""A person signs in to a real server at a real provider, in a real browser; the blocks of docs/secure.md set it up."""
+"""Signing in to a real server through a real provider in a real browser, set up by the blocks of docs/secure.md."""
 
 import json
 import os
@@ -26,10 +26,10 @@ FILE, SETUP, TOKEN = (
     if isinstance(part, Fence)
     and part.text.startswith(("issuer:", "roundhouse teams create", "export ROUNDHOUSE_API_KEY"))
 )
-"""The page's file of a provider, how a server is started with it, and how a program uses a token."""
+"""The page's provider file, the commands that start a server with it, and a program that uses a token."""
 ISSUER, ADDRESS = "https://login.example/realms/company", "https://models.example"
 LAB = {"group": "lab", "team": "lab"}
-"""A group whose team is not there."""
+"""A group whose team does not exist."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def provider() -> Iterator[RunningProvider]:
 
 @pytest.fixture(scope="module")
 def signing(provider: RunningProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server without models and keys, as the page sets one up for this provider."""
+    """A server without models and keys, set up for this provider as the page says."""
     folder = tmp_path_factory.mktemp("sign-in")
     (folder / "recipes").mkdir()
     document = msgspec.yaml.decode(FILE.replace(ISSUER, provider.url))
@@ -63,7 +63,7 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-def test_without_a_key_or_session_nothing_is_open(signing: Server) -> None:
+def test_nothing_is_open_without_a_key_or_a_session(signing: Server) -> None:
     assert signing.http.get("/v1/models").status_code == 401
     assert signing.http.get("/v1/status").status_code == 401
 
@@ -72,8 +72,8 @@ def test_a_person_signs_in_works_and_signs_out(browser: Any, signing: Server, pr
     context = browser.new_context(base_url=f"{signing.url}/console/")
     context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
-    faulty: list[str] = []
-    page.on("pageerror", lambda error: faulty.append(str(error)))
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto("teams")
     assert page.url.endswith("/console/sign-in?next=teams")
     page.click("text=Sign in with your company's account")
@@ -87,16 +87,16 @@ def test_a_person_signs_in_works_and_signs_out(browser: Any, signing: Server, pr
     page.wait_for_selector("td:has-text('growth')")
     admin = page.evaluate("fetch('../v1/organization/projects').then((answer) => answer.status)")
     assert admin == 200, "the admin API, with the session"
-    assert not page.evaluate("document.cookie"), "no script reads a cookie"
+    assert not page.evaluate("document.cookie"), "scripts cannot read the cookie"
     page.click("[data-sign-out]")
     page.wait_for_url(f"{provider.url}/oauth2/end_session**")
     page.goto(f"{signing.url}/console/teams")
     assert page.url.endswith("/console/sign-in?next=teams")
-    assert not faulty
+    assert not errors
     context.close()
 
 
-def test_a_person_without_a_team_reads_what_to_do(browser: Any, signing: Server, provider: RunningProvider) -> None:
+def test_a_person_without_a_team_reads_the_remedy(browser: Any, signing: Server, provider: RunningProvider) -> None:
     for person, words in (("zoe", "roundhouse teams create lab"), ("eve", "none of your groups")):
         context = browser.new_context(base_url=f"{signing.url}/console/")
         context.set_default_timeout(1000 * PATIENCE)
@@ -121,14 +121,14 @@ def test_a_program_uses_an_access_token_as_the_page_says(signing: Server, provid
 def session(signing: Server, provider: RunningProvider, sub: str) -> Iterator[httpx.Client]:
     """A client with the session of a person."""
     with httpx.Client(base_url=signing.url, headers={"Origin": signing.url}, timeout=PATIENCE) as client:
-        departed = client.get("/console/provider-sign-in")
-        back = provider.consent(departed.headers["location"], sub)
-        assert client.get("/console/signed-in", params=back).status_code == 200
+        redirect = client.get("/console/provider-sign-in")
+        answer = provider.consent(redirect.headers["location"], sub)
+        assert client.get("/console/signed-in", params=answer).status_code == 200
         yield client
 
 
 def test_a_persons_batch_goes_on_after_they_sign_out(signing: Server, provider: RunningProvider) -> None:
-    """Its one line fails by itself, since there is no model: the batch was not cancelled."""
+    """It completes, and was not cancelled. Its one line fails because there is no model."""
     with session(signing, provider, "bob") as client:
         request = {"url": "/v1/embeddings", "requests": [{"body": {"model": "none", "input": "a"}}]}
         created = client.post("/v1/batch", json=request)
@@ -138,14 +138,14 @@ def test_a_persons_batch_goes_on_after_they_sign_out(signing: Server, provider: 
     token = {"Authorization": f"Bearer {provider.access_token('bob')}"}
 
     def ended() -> dict[str, Any] | None:
-        found = signing.http.get(f"/v1/batches/{created.json()['batch_id']}", headers=token).json()
-        return found if found["status"] not in ("validating", "in_progress") else None
+        batch = signing.http.get(f"/v1/batches/{created.json()['batch_id']}", headers=token).json()
+        return batch if batch["status"] not in ("validating", "in_progress") else None
 
     batch = eventually(ended)
     assert (batch["status"], batch["request_counts"]["failed"]) == ("completed", 1)
 
 
-def test_the_page_has_no_findings_at_both_widths(browser: Any, signing: Server) -> None:
+def test_the_sign_in_page_is_accessible_at_both_widths(browser: Any, signing: Server) -> None:
     with looking(browser, signing.url) as page:
         page.goto("sign-in")
         assert faults(page) == []
@@ -159,11 +159,11 @@ def test_the_log_has_no_secret_and_no_name(signing: Server, provider: RunningPro
     codes = [values["code"] for path, values, _ in provider.requests if path == "/oauth2/token" and "code" in values]
     assert codes
     assert not [private for private in (SECRET, "preferred_username", "eyJ", *codes) if private in log]
-    fields = [json.loads(line) for line in log.splitlines() if '"signed in"' in line]
-    assert {one["team"] for one in fields} == {"ops", "search"}
+    records = [json.loads(line) for line in log.splitlines() if '"signed in"' in line]
+    assert {record["team"] for record in records} == {"ops", "search"}
 
 
-def test_a_server_with_a_wrong_file_does_not_start(tmp_path: Path, provider: RunningProvider) -> None:
+def test_a_server_with_a_faulty_provider_file_does_not_start(tmp_path: Path, provider: RunningProvider) -> None:
     file = provider.file(tmp_path, issuer="http://login.example", groups=[])
     refused = run("serve", "--oidc", str(file), "--data-dir", str(tmp_path / "data"))
     assert refused.returncode != 0

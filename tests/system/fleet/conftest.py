@@ -1,4 +1,4 @@
-"""A node on the starter pack and a front before it, for tests that only ask."""
+"""A node on the starter pack and a front before it, for tests that only send requests."""
 
 from collections.abc import Iterator
 

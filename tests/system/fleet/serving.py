@@ -1,4 +1,4 @@
-"""Starts nodes and fronts of one fleet: an authority, a database, and a pepper in common."""
+"""Nodes and fronts of one fleet, which share an authority, a database, and a pepper."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ def has_postgres() -> bool:
 
 
 class FleetOfServers:
-    """Servers that are closed with it."""
+    """Starts the servers of a fleet, and closes them with itself."""
 
     def __init__(self, folder: Path, database: str) -> None:
         self.folder, self.database = folder, database
@@ -35,7 +35,10 @@ class FleetOfServers:
         environment: Mapping[str, str] | None = None,
         tree: Path = ROOT,
     ) -> Server:
-        """host: the address of its port for the fleet. environment: more variables. tree: of another version."""
+        """Start a node.
+
+        host: the address of its port for the fleet. environment: more variables. tree: a checkout of another version.
+        """
         port = free_port()
         listen = ("--fleet-listen", f"{host}:{port}", "--fleet-address", f"https://{host}:{port}")
         return self._start(name, recipes, *listen, *options, environment=environment, tree=tree)
@@ -75,9 +78,9 @@ def fleet(folder: Path) -> Iterator[FleetOfServers]:
 
 
 def wait_for_models(front: Server, *names: str) -> None:
-    """Until the front knows these models of the nodes."""
+    """Wait until the front knows these models of the nodes."""
 
-    def known() -> bool:
+    def are_known() -> bool:
         return {one["id"] for one in front.http.get("/v1/models").json()["data"]} >= set(names)
 
-    eventually(known, front.tail)
+    eventually(are_known, front.tail)

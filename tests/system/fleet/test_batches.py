@@ -1,4 +1,4 @@
-"""A batch that is created at a front: a node runs its lines, and both see one batch."""
+"""A batch created at a front: a node runs its lines, and both servers see the same batch."""
 
 from pathlib import Path
 

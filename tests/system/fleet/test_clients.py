@@ -1,4 +1,4 @@
-"""Official SDKs, uploads and clients that leave, through a front."""
+"""Official SDKs, uploads, raw connections and clients that disconnect, through a front."""
 
 import socket
 from typing import Any
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 SAMPLE = PACK / "samples" / "kitchen-light.wav"
 QUESTION: Any = [{"role": "user", "content": "What is a slot?"}]
 GREEDY = {"temperature": 0}
-"""No parameter of Anthropic's SDK any more."""
+"""Sent in the body, because Anthropic's SDK no longer has the parameter."""
 Pair = tuple[Server, Server]
 
 
@@ -72,7 +72,7 @@ def streamed_message(server: Server, model: str) -> str:
 
 @pytest.mark.parametrize("call", [whole, streamed, response, vectors, transcript, spoken, message, streamed_message])
 @pytest.mark.parametrize("model", ["starter-chat", "uppercase"])
-def test_an_sdk_reads_what_the_node_answers(pair: Pair, call: Any, model: str) -> None:
+def test_an_sdk_gets_the_nodes_answers_through_the_front(pair: Pair, call: Any, model: str) -> None:
     front, node = pair
     assert call(front, model) == call(node, model)
 
@@ -88,7 +88,7 @@ def test_answers_name_the_node_and_keep_the_clients_id(pair: Pair) -> None:
     assert (refused.status_code, refused.headers["x-roundhouse-node"]) == (404, "front-1")
 
 
-def test_a_client_that_leaves_ends_the_request_on_the_node(pair: Pair) -> None:
+def test_a_client_that_disconnects_ends_the_request_on_the_node(pair: Pair) -> None:
     front, node = pair
     body = b'{"model":"starter-chat","messages":[{"role":"user","content":"hi"}],"stream":true,"ignore_eos":true}'
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-Id: leaves-1\r\n"
@@ -98,14 +98,14 @@ def test_a_client_that_leaves_ends_the_request_on_the_node(pair: Pair) -> None:
         assert b"200 OK" in client.recv(100)
 
     def record() -> Any:
-        found = node.http.get("/v1/requests/leaves-1")
-        return found.json()["record"] if found.status_code == 200 else None
+        answer = node.http.get("/v1/requests/leaves-1")
+        return answer.json()["record"] if answer.status_code == 200 else None
 
     eventually(lambda: (record() or {}).get("end") is not None, node.tail)
     assert node.model("starter-chat")["running"] == 0
 
 
-def test_pipelined_requests_and_100_continue(pair: Pair) -> None:
+def test_pipelined_requests_and_100_continue_are_answered(pair: Pair) -> None:
     front, _ = pair
     body = b'{"model":"starter-embed","input":"a"}'
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -128,13 +128,13 @@ def test_head_is_answered_without_a_body_as_by_the_node(pair: Pair) -> None:
         assert through.headers.get("allow") == direct.headers.get("allow"), path
 
 
-def test_the_list_of_models_is_the_nodes(pair: Pair) -> None:
+def test_the_front_lists_the_models_of_the_node(pair: Pair) -> None:
     front, node = pair
 
     def ids(server: Server) -> list[str]:
         return sorted(one["id"] for one in server.http.get("/v1/models").json()["data"])
 
-    eventually(lambda: "auto" in ids(front), front.tail)  # the files of the node's router have come
+    eventually(lambda: "auto" in ids(front), front.tail)  # once the files of the node's router have arrived
     assert ids(front) == ids(node)
     assert (
         front.http.get("/v1/models/uppercase").json()["digest"]
@@ -156,7 +156,7 @@ def test_another_front_shares_the_port(servers: FleetOfServers, pair: Pair) -> N
     front, _ = pair
 
     def fronts() -> set[str]:
-        """Those that answer eight new connections."""
+        """Return which fronts answer eight new connections."""
         answers = [httpx.get(f"{front.url}/v1/models", trust_env=False, timeout=PATIENCE) for _ in range(8)]
         assert {answer.status_code for answer in answers} == {200}
         return {answer.headers["x-roundhouse-node"] for answer in answers}

@@ -8,12 +8,12 @@ from tests.system.serving import Server
 pytestmark = pytest.mark.real
 
 
-def test_the_page_fleet_has_both_servers_and_the_ends_of_their_certificates(pair: tuple[Server, Server]) -> None:
+def test_the_page_fleet_has_both_servers_and_when_their_certificates_expire(pair: tuple[Server, Server]) -> None:
     front, node = pair
 
     def are_complete() -> bool:
-        seen, of_node = (one.http.get("/console/fleet?part=servers").text for one in pair)
-        return (seen.count("90 days"), of_node.count("90 days")) == (2, 1)  # fronts report nothing to a node
+        of_front, of_node = (one.http.get("/console/fleet?part=servers").text for one in pair)
+        return (of_front.count("90 days"), of_node.count("90 days")) == (2, 1)  # fronts report nothing to a node
 
     eventually(are_complete, front.tail)
     assert "GiB</span>" in front.http.get("/console/fleet?part=servers").text, "the node's memory"
@@ -35,9 +35,9 @@ def test_a_nodes_own_pages_open_at_the_front(pair: tuple[Server, Server]) -> Non
 
 
 def offsets(front: Server) -> list[float]:
-    """The clocks' offsets that the servers have measured until now."""
-    found = [one["clock_offset_seconds"] for one in front.http.get("/v1/fleet").json()["members"]]
-    return [offset for offset in found if offset is not None]
+    """Return the clock offsets that the servers have measured so far."""
+    measured = [one["clock_offset_seconds"] for one in front.http.get("/v1/fleet").json()["members"]]
+    return [offset for offset in measured if offset is not None]
 
 
 def test_the_front_says_why_requests_went_where(pair: tuple[Server, Server]) -> None:

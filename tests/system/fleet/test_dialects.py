@@ -1,6 +1,6 @@
-"""Through a front a client gets what the node itself answers: the same bytes but ids and times.
+"""Through a front a client gets the node's own answer: the same bytes except ids and times.
 
-What is sent are the fuzzer's seeds of every path of inference, with greedy sampling.
+The requests are the fuzzer's seeds for all paths of inference, with greedy sampling.
 """
 
 import json
@@ -22,13 +22,13 @@ _VARIES = re.compile(
     r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     r'|"(created|created_at|completed_at|\w*duration|time_\w+|\w*_time|id|request_id|item_id)":("[^"]*"|[\d.]+)'
 )
-"""Ids and times."""
+"""Ids and times, which differ from answer to answer."""
 HEADERS = ("content-type", "x-roundhouse-model", "x-roundhouse-adapter", "x-roundhouse-warning", "x-roundhouse-class")
 Pair = tuple[Server, Server]
 
 
 def greedy(raw: Raw) -> bytes:
-    """The body, without chance."""
+    """Return the body with greedy sampling."""
     body = raw.body.encode("latin-1")
     try:
         data = json.loads(body)
@@ -49,7 +49,10 @@ def ask(server: Server, raw: Raw) -> httpx.Response:
 
 
 def without_chance(response: httpx.Response) -> str:
-    """The body without ids and times; a stream without the borders of its pieces, which follow the engine's steps."""
+    """Return the body without ids and times.
+
+    The pieces of a stream are joined, because the engine's steps decide where it is cut.
+    """
     text = response.text
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         pieces = [sse.data_of(event) for event in sse.Splitter(1 << 24).feed(response.content + b"\n\n")]
@@ -60,23 +63,23 @@ def without_chance(response: httpx.Response) -> str:
 
 
 def _choice(data: bytes) -> int:
-    """Which of several answers a piece belongs to: they come as they are made."""
-    found = re.search(rb'"choices":\[\{"index":(\d+)', data)
-    return 0 if found is None else int(found[1])
+    """Return the index of the choice that a piece belongs to: the pieces of several choices are interleaved."""
+    match = re.search(rb'"choices":\[\{"index":(\d+)', data)
+    return 0 if match is None else int(match[1])
 
 
 def _words(data: bytes) -> str:
-    """What a piece of a stream adds to the answer, in all dialects."""
+    """Return the text that a piece of a stream adds to the answer, in any dialect."""
     try:
-        found = json.loads(data)
+        piece = json.loads(data)
     except ValueError:
         return data.decode()
-    return "".join(_texts(found))
+    return "".join(_texts(piece))
 
 
 def _texts(value: Any) -> list[str]:
     if isinstance(value, dict):
-        texts = [one for key, one in value.items() if key in ("content", "text", "delta", "response") for one in [one]]
+        texts = [one for key, one in value.items() if key in ("content", "text", "delta", "response")]
         return [one for text in texts for one in ([text] if isinstance(text, str) else _texts(text))] or [
             one for inner in value.values() for one in _texts(inner)
         ]
@@ -84,7 +87,7 @@ def _texts(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("raw", SENT, ids=[f"{raw.path} {number}" for number, raw in enumerate(SENT)])
-def test_each_dialect_is_answered_as_by_the_node(pair: Pair, raw: Raw) -> None:
+def test_a_front_answers_each_dialect_as_the_node_does(pair: Pair, raw: Raw) -> None:
     front, node = pair
     through, direct = ask(front, raw), ask(node, raw)
     assert through.status_code == direct.status_code, through.text

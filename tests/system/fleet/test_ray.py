@@ -1,4 +1,4 @@
-"""Servers on a real Ray: what is killed comes back, and Ray's end harms no server."""
+"""Servers started by a real Ray: killed actors and servers are replaced, and servers outlive Ray."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nothing listens on now."""
+    """Return the first of `count` consecutive ports that are free."""
     while True:
         first = free_port()
         if all(is_free(first + offset) for offset in range(count)):
@@ -32,20 +32,19 @@ def free_ports(count: int) -> int:
 
 
 class RayFleet:
-    """One server on this machine, by `roundhouse fleet ray`."""
+    """One server on this machine, started by `roundhouse fleet ray`."""
 
     def __init__(self, folder: Path) -> None:
         self.port, self.file = free_port(), folder / "cluster.yaml"
         serve = [f"--port={self.port}", f"--data-dir={folder / 'data'}", f"--recipes={STARTER / 'starter-embed.yaml'}"]
         servers = [{"name": "node-1", "host": "127.0.0.1", "serve": [*serve, "--no-prewarm"]}]
         head = {"head": "127.0.0.1", "port": free_ports(PORTS + WORKERS)}
-        described = {**head, "folder": str(folder / "ray"), "servers": servers}
-        self.file.write_text(yaml.safe_dump(described))
+        self.file.write_text(yaml.safe_dump({**head, "folder": str(folder / "ray"), "servers": servers}))
         self.cluster: Cluster = read_cluster(self.file)
 
     def call(self, command: str) -> str:
-        words = [Path(sys.executable).with_name("roundhouse"), "fleet", "ray", command, self.file]
-        done = subprocess.run(words, capture_output=True, text=True)
+        arguments = [Path(sys.executable).with_name("roundhouse"), "fleet", "ray", command, self.file]
+        done = subprocess.run(arguments, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stderr
 
@@ -58,6 +57,7 @@ class RayFleet:
         return next((one for one in children if "ServerActor" in " ".join(one.cmdline())), None)
 
     def is_answering(self, pid: int | None = None) -> bool:
+        """pid: a process that does not count, because it was killed."""
         record = self.record()
         if record is None or ProcessLauncher().has_ended(record) or record.pid == pid:
             return False
@@ -70,16 +70,16 @@ class RayFleet:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayFleet]:
-    found = RayFleet(tmp_path_factory.mktemp("r"))
+    fleet = RayFleet(tmp_path_factory.mktemp("r"))
     try:
-        found.call("up")
-        yield found
+        fleet.call("up")
+        yield fleet
     finally:
-        found.call("down")
-        end_ray(found.cluster)
+        fleet.call("down")
+        end_ray(fleet.cluster)
 
 
-def test_what_is_killed_comes_back_and_servers_outlive_ray(servers: RayFleet) -> None:
+def test_killed_actors_and_servers_are_replaced_and_servers_outlive_ray(servers: RayFleet) -> None:
     eventually(servers.is_answering)
     first = servers.record()
     assert first is not None
@@ -100,7 +100,7 @@ def test_what_is_killed_comes_back_and_servers_outlive_ray(servers: RayFleet) ->
 
     end_ray(servers.cluster)
     assert servers.actor() is None
-    assert servers.is_answering(), "without Ray"
+    assert servers.is_answering(), "also without Ray"
     assert "runs as" in servers.call("up")
     assert servers.record() == second, "a new Ray adopts it, too"
     assert servers.is_answering()

@@ -1,4 +1,4 @@
-"""Environments beside ours, of clients and of public models; `scripts/install-clients` makes them."""
+"""Separate environments with clients and public models; `scripts/install-clients` makes them."""
 
 import subprocess
 from functools import cache
@@ -11,26 +11,26 @@ from tests.system.serving import ROOT
 
 @cache
 def _make(name: str) -> None:
-    """Make an environment where it is not there yet, which needs a package index."""
-    made = subprocess.run(["scripts/install-clients", name], cwd=ROOT, capture_output=True, text=True, timeout=800)
-    if made.returncode:  # the packages of `make install-test` may all come from a cache: an index need not be there
-        pytest.skip(f"scripts/install-clients could not make {name}: {made.stderr.strip()[-300:]}")
+    """Make an environment if it does not exist yet, or skip the test if there is no package index."""
+    done = subprocess.run(["scripts/install-clients", name], cwd=ROOT, capture_output=True, text=True, timeout=800)
+    if done.returncode:
+        pytest.skip(f"scripts/install-clients could not make {name}: {done.stderr.strip()[-300:]}")
 
 
 def interpreter(name: str) -> Path:
-    """The Python of 'langchain' or 'others'."""
+    """Return the Python of `langchain` or `others`."""
     _make(name)
     return ROOT / f".venv-{name}" / "bin" / "python"
 
 
 def agents() -> Path:
-    """The folder of the coding agents and of the clients in JavaScript."""
+    """Return the folder with the coding agents and the JavaScript clients."""
     _make("agents")
     return ROOT / ".clients-agents"
 
 
 def models() -> Path:
-    """The folder of packages with public models."""
+    """Return the folder of packages with public models."""
     _make("models")
     (folder,) = (ROOT / ".venv-models/lib").glob("python3*/site-packages")
     return folder

@@ -1,6 +1,6 @@
-"""What LangChain's Cohere and Hugging Face classes get from a server, as one JSON object.
+"""Print what LangChain's Cohere and Hugging Face classes get from a server, as one JSON object.
 
-Run by test_langchain.py in an environment of its own. usage: langchain_script.py URL QUERY DOCUMENT...
+test_langchain.py runs it in a separate environment. Usage: langchain_script.py URL QUERY DOCUMENT...
 """
 
 import asyncio
@@ -37,12 +37,12 @@ PERSON: dict[str, Any] = {
     "additionalProperties": False,
 }
 PROMPT = "<|user|>hello world<|end|><|assistant|>"
-"""The starter model's chat template; text generation applies none."""
+"""A prompt in the starter model's chat template, because text generation applies none."""
 ALICE = "alice is 30 years old and lives in paris"
 
 
 def refused(kind: type[Exception], call: Callable[[], Any]) -> dict[str, Any]:
-    """Status and text of the error that a call ends with."""
+    """Return the status and text of the error that the call raises, or status 200."""
     try:
         call()
     except kind as error:
@@ -56,9 +56,9 @@ def rerank() -> dict[str, Any]:
         return CohereRerank(**{"model": "starter-rerank", "base_url": URL, "cohere_api_key": "none", **more})
 
     records = [{"text": text, "title": str(index)} for index, text in enumerate(DOCUMENTS)]
-    found = model(top_n=2).compress_documents([Document(text, metadata={"k": 1}) for text in DOCUMENTS], QUERY)
+    best = model(top_n=2).compress_documents([Document(text, metadata={"k": 1}) for text in DOCUMENTS], QUERY)
     return {
-        "documents": [[one.page_content, one.metadata] for one in found],
+        "documents": [[document.page_content, document.metadata] for document in best],
         "all": model().rerank(DOCUMENTS, QUERY, top_n=None, max_tokens_per_doc=100),
         "fields": model().rerank(records, QUERY, rank_fields=["text"]),
         "unknown": refused(cohere.NotFoundError, lambda: model(model="nobody").rerank(DOCUMENTS, QUERY)),
@@ -67,9 +67,9 @@ def rerank() -> dict[str, Any]:
 
 def embed() -> dict[str, Any]:
     def model(address: str) -> HuggingFaceEndpointEmbeddings:
-        found = HuggingFaceEndpointEmbeddings(model="starter-embed")
-        found.client, found.async_client = InferenceClient(address), AsyncInferenceClient(address)
-        return found
+        embeddings = HuggingFaceEndpointEmbeddings(model="starter-embed")
+        embeddings.client, embeddings.async_client = InferenceClient(address), AsyncInferenceClient(address)
+        return embeddings
 
     named = model(f"{URL}/embed?model=starter-embed")
     return {
@@ -82,7 +82,7 @@ def embed() -> dict[str, Any]:
 def chat() -> dict[str, Any]:
     def model(name: str | None, **more: Any) -> ChatHuggingFace:
         endpoint = HuggingFaceEndpoint(endpoint_url=f"{URL}/v1", temperature=0, max_new_tokens=60)
-        # 0 at both: it takes the endpoint's over unless that is 0, and its own None means the model's, which is 1
+        # 0 in both: the class copies the endpoint's temperature unless that is 0, and None would mean the model's, 1
         return ChatHuggingFace(llm=endpoint, temperature=0, model_kwargs={"model": name, **more} if name else {})
 
     upper = model("uppercase")
@@ -108,7 +108,7 @@ def chat() -> dict[str, Any]:
 
 
 def generate() -> dict[str, Any]:
-    """HuggingFaceEndpoint by itself, without the `typical_p` that it sends by default."""
+    """Return what HuggingFaceEndpoint alone gets, mostly without the `typical_p` that it sends by default."""
 
     def model(path: str = "/?model=uppercase", **more: Any) -> HuggingFaceEndpoint:
         return HuggingFaceEndpoint(

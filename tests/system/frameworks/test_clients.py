@@ -1,7 +1,7 @@
-"""LangChain's OpenAI classes against the real server, and the newest clients that others of its classes build on.
+"""LangChain's OpenAI classes against the real server, and the newest clients that its other classes build on.
 
-`langchain-cohere` wants cohere below 6 and `langchain-huggingface` huggingface-hub below 2, and both are newer here.
-So those classes are tested in an environment of their own (test_langchain.py), and their calls here with newer clients.
+`langchain-cohere` needs cohere below 6 and `langchain-huggingface` huggingface-hub below 2, and both are newer here.
+So test_langchain.py tests those classes in a separate environment, and this file makes their calls with newer clients.
 """
 
 from typing import Any
@@ -85,7 +85,7 @@ async def test_langchains_embeddings(server: Server, client: OpenAI) -> None:
     expected = [d.embedding for d in client.embeddings.create(model="starter-embed", input=texts).data]
     assert np.allclose(model.embed_documents(texts), expected, atol=1e-5)
     assert np.allclose(await model.aembed_query(texts[0]), expected[0], atol=1e-5)
-    with pytest.raises(BadRequestError, match="own tokenizer"):  # as tiktoken would number a text
+    with pytest.raises(BadRequestError, match="own tokenizer"):  # token ids as tiktoken makes them
         client.embeddings.create(model="starter-embed", input=[[99_000, 4]])
 
 
@@ -102,9 +102,9 @@ def test_the_calls_of_langchains_cohere_rerank(server: Server) -> None:
 async def test_the_calls_of_langchains_huggingface_endpoint_embeddings(server: Server, client: OpenAI) -> None:
     expected = [d.embedding for d in client.embeddings.create(model="starter-embed", input=DOCUMENTS).data]
     url = f"{server.url}/embed"
-    # The class hands a list over, which the endpoint takes, though the client's signature says a string.
-    found = InferenceClient(model=url, token="none").feature_extraction(text=DOCUMENTS)  # type: ignore[arg-type]
-    assert np.allclose(found, expected, atol=1e-5)
+    # The class passes a list, which the endpoint accepts, although the client's signature says a string.
+    vectors = InferenceClient(model=url, token="none").feature_extraction(text=DOCUMENTS)  # type: ignore[arg-type]
+    assert np.allclose(vectors, expected, atol=1e-5)
     one = await AsyncInferenceClient(model=url, token="none").feature_extraction(text=DOCUMENTS[0])
     assert np.allclose(one, expected[:1], atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""LangChain's Cohere and Hugging Face classes themselves against the real server, in an environment of their own."""
+"""LangChain's Cohere and Hugging Face classes against the real server, in a separate environment."""
 
 import json
 import subprocess
@@ -19,8 +19,8 @@ UPPER = {"input_tokens": 14, "output_tokens": len("HELLO WORLD") + 1, "total_tok
 
 
 @pytest.fixture(scope="module")
-def found(server: Server) -> dict[str, Any]:
-    """What the classes got, by class."""
+def results(server: Server) -> dict[str, Any]:
+    """The output of langchain_script.py, by class."""
     script = [
         str(interpreter("langchain")),
         "tests/system/frameworks/langchain_script.py",
@@ -34,15 +34,15 @@ def found(server: Server) -> dict[str, Any]:
     return answers
 
 
-def test_coheres_reranker(found: dict[str, Any], server: Server) -> None:
-    rerank = found["rerank"]
+def test_coheres_reranker(results: dict[str, Any], server: Server) -> None:
+    rerank = results["rerank"]
     client = cohere.ClientV2(api_key="none", base_url=server.url)
     answer = client.rerank(query=QUERY, documents=DOCUMENTS, model="starter-rerank")
     order, scores = [r.index for r in answer.results], [r.relevance_score for r in answer.results]
     assert order[0] == 1
     assert [text for text, _ in rerank["documents"]] == [DOCUMENTS[index] for index in order[:2]]
-    assert [kept["k"] for _, kept in rerank["documents"]] == [1, 1]
-    assert [kept["relevance_score"] for _, kept in rerank["documents"]] == pytest.approx(scores[:2], abs=1e-5)
+    assert [metadata["k"] for _, metadata in rerank["documents"]] == [1, 1]
+    assert [metadata["relevance_score"] for _, metadata in rerank["documents"]] == pytest.approx(scores[:2], abs=1e-5)
     assert [one["index"] for one in rerank["all"]] == order
     assert [one["relevance_score"] for one in rerank["all"]] == pytest.approx(scores, abs=1e-5)
     assert rerank["fields"][0]["index"] == 1
@@ -50,16 +50,16 @@ def test_coheres_reranker(found: dict[str, Any], server: Server) -> None:
     assert "no model or adapter 'nobody'" in rerank["unknown"]["text"]
 
 
-def test_hugging_faces_embeddings(found: dict[str, Any], client: OpenAI) -> None:
-    embed = found["embed"]
+def test_hugging_faces_embeddings(results: dict[str, Any], client: OpenAI) -> None:
+    embed = results["embed"]
     data = client.embeddings.create(model="starter-embed", input=[*DOCUMENTS, QUERY]).data
     assert np.allclose([*embed["documents"], embed["query"]], [d.embedding for d in data], atol=1e-5)
     assert embed["unknown"]["status"] == 404
     assert "no model or adapter 'nobody'" in embed["unknown"]["text"]
 
 
-def test_hugging_faces_chat(found: dict[str, Any]) -> None:
-    chat = found["chat"]
+def test_hugging_faces_chat(results: dict[str, Any]) -> None:
+    chat = results["chat"]
     assert (chat["text"], chat["async"], chat["stream"]) == ("HELLO WORLD",) * 3
     assert chat["stream_usage"] == [UPPER]
     assert chat["usage"]["output_tokens"] == UPPER["output_tokens"]
@@ -69,28 +69,28 @@ def test_hugging_faces_chat(found: dict[str, Any]) -> None:
     assert chat["person"] == chat["schema"] == {"name": "alice", "age": 30, "city": "paris"}
 
 
-def test_what_hugging_faces_chat_cannot_have_is_refused(found: dict[str, Any]) -> None:
-    chat = found["chat"]
+def test_hugging_faces_chat_without_a_models_name_is_refused(results: dict[str, Any]) -> None:
+    chat = results["chat"]
     assert chat["unnamed"]["status"] == 404
     assert "no model or adapter 'dummy'" in chat["unnamed"]["text"]
 
 
-def test_hugging_faces_endpoint_by_itself(found: dict[str, Any]) -> None:
-    generated = found["generate"]
+def test_hugging_faces_endpoint(results: dict[str, Any]) -> None:
+    generated = results["generate"]
     assert [generated[name] for name in ("text", "async", "generate")] == ["HELLO WORLD"] * 3
     for name in ("stream", "async_stream"):
-        assert generated[name] == [*"HELLO WORLD", "<|end|>"]  # TGI tells special tokens too, and the class shows them
+        assert generated[name] == [*"HELLO WORLD", "<|end|>"]  # TGI streams special tokens, and the class shows them
     assert generated["adapter_id"] == ["HELLO WORLD"] * 2
-    assert generated["stopped"] == "HELLO "  # the class takes the stop sequence off
+    assert generated["stopped"] == "HELLO "  # the class removes the stop sequence
 
 
-def test_what_hugging_faces_endpoint_cannot_have_is_refused(found: dict[str, Any]) -> None:
+def test_hugging_faces_endpoint_reads_refusals_and_may_ask_for_too_many_tokens(results: dict[str, Any]) -> None:
+    refusals = results["generate"]
     for name, words in (
         ("watermark", "This engine does not watermark: set 'watermark' to false."),
         ("typical_p", "Typical decoding is not available: leave 'typical_p' out"),
         ("unknown", "There is no model or adapter 'nobody'. There are: starter-chat"),
     ):
-        assert len(found["generate"][name]) == 3
-        assert all(reported["text"].startswith(words) for reported in found["generate"][name]), found["generate"][name]
-    cut = found["generate"]["too_many"]
-    assert [reported["status"] for reported in cut] == [200] * 3
+        assert len(refusals[name]) == 3
+        assert all(refusal["text"].startswith(words) for refusal in refusals[name]), refusals[name]
+    assert [answer["status"] for answer in refusals["too_many"]] == [200] * 3, "cut to the context"

@@ -1,4 +1,4 @@
-"""What docs/migrate.md says of answers is so, on a real server: each row here is one that people stumble over."""
+"""Rows of docs/migrate.md that people stumble over hold on a real server."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.docs.test_migrate import ROWS
-from tests.system.serving import Server
+from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
 HELLO = [{"role": "user", "content": "hello world"}]
@@ -16,7 +16,7 @@ PROMPT = "<|user|>hello world<|end|><|assistant|>"
 
 
 def check_row(server: str, there: str, here: str) -> None:
-    """The page still has the row that a test is about."""
+    """Check that the page still has the row that a test is about."""
     assert any(one == server and there in left and here in right for one, left, right in ROWS), (server, there)
 
 
@@ -34,7 +34,7 @@ def test_an_unknown_model_is_a_404_and_never_a_default(server: Server) -> None:
         assert server.http.post(path, json={"model": "gpt-4", **body}).status_code == 404
 
 
-def test_any_key_is_taken_while_there_is_none(server: Server) -> None:
+def test_any_key_is_accepted_while_there_is_none(server: Server) -> None:
     assert server.http.get("/v1/models", headers={"Authorization": "Bearer sk-anything"}).status_code == 200
 
 
@@ -43,11 +43,11 @@ def test_vllms_calls_series_and_adapters(server: Server) -> None:
     check_row("vllm serve", "/v1/load_lora_adapter", "the same")
     check_row("vllm serve", "load_inplace", "a name that exists gets a new version")
     assert server.metric("vllm:num_requests_running", model_name="starter-chat") >= 0
-    body = {"lora_name": "moved-here", "lora_path": f"{_adapter('uppercase')}"}
+    body = {"lora_name": "moved-here", "lora_path": _adapter("uppercase")}
     assert server.http.post("/v1/load_lora_adapter", json=body).status_code == 200
     try:
         assert chat(server, model="moved-here").json()["choices"][0]["message"]["content"] == "HELLO WORLD"
-        body["lora_path"] = f"{_adapter('rot13')}"
+        body["lora_path"] = _adapter("rot13")
         again = server.http.post("/v1/load_lora_adapter", json={**body, "load_inplace": True})
         assert again.status_code == 200, again.text
         assert chat(server, model="moved-here").json()["choices"][0]["message"]["content"] == "uryyb jbeyq"
@@ -56,12 +56,10 @@ def test_vllms_calls_series_and_adapters(server: Server) -> None:
 
 
 def _adapter(name: str) -> str:
-    from tests.system.serving import PACK
-
     return str(PACK / "adapters" / name)
 
 
-def test_loraxs_adapter_beside_its_base(server: Server) -> None:
+def test_loraxs_adapter_id_in_the_body(server: Server) -> None:
     check_row("LoRAX", "adapter_id` in the body", "the same")
     answer = chat(server, model="starter-chat", adapter_id="uppercase")
     assert answer.json()["choices"][0]["message"]["content"] == "HELLO WORLD", answer.text
@@ -89,7 +87,7 @@ def test_teis_and_localais_calls(server: Server) -> None:
     assert ranked[0]["index"] == 1
 
 
-def test_ollamas_keep_alive_of_nothing_unloads(server: Server) -> None:
+def test_ollamas_keep_alive_of_0_unloads(server: Server) -> None:
     check_row("Ollama", "keep_alive", "`keep_alive: 0` unloads it")
     assert server.http.post("/api/embed", json={"model": "starter-embed", "input": "a", "keep_alive": 0}).is_success
     server.wait_state("starter-embed", "absent")

@@ -1,4 +1,4 @@
-"""Clients of other servers get what they read, by requests as their code writes them (peers.yaml)."""
+"""Other servers' clients find the fields they read, in answers to requests as their code writes them (peers.yaml)."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def expected(reads: str | Reads) -> Reads:
 
 
 def at(answer: Any, place: str) -> Any:
-    """What is there; ABSENT for nothing. A model's name may have dots in it, a place's parts have none."""
+    """Return the value at a dotted path, or ABSENT."""
     for part in place.split("."):
         if isinstance(answer, list):
             answer = answer[int(part)] if int(part) < len(answer) else ABSENT
@@ -56,13 +56,13 @@ def at(answer: Any, place: str) -> Any:
 
 def check(answer: Any, reads: str | Reads) -> None:
     for place, value in expected(reads).items():
-        found = at(answer, place)
+        actual = at(answer, place)
         kind = TYPES.get(value) if isinstance(value, str) else None
         if kind is None:
-            assert found == value, (place, answer)
+            assert actual == value, (place, answer)
         else:
-            assert isinstance(found, kind), (place, answer)
-            assert found != ABSENT, (place, answer)
+            assert isinstance(actual, kind), (place, answer)
+            assert actual != ABSENT, (place, answer)
 
 
 def pieces(framing: str, text: str) -> list[Any]:
@@ -79,24 +79,22 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "requested", CALLS, ids=lambda requested: re.sub(r"[^\w/.]+", "-", f"{requested.client}-{requested.call}")
-)
-def test_a_client_gets_what_it_reads(server: Server, requested: PeerCall) -> None:
-    method, path = requested.call.split(" ")
-    content = None if requested.body is None else json.dumps(requested.body).encode()
-    own = {} if content is None or "User-Agent" in requested.headers else {"Content-Type": "application/json"}
-    answer = server.http.request(method, path, content=content, headers={**own, **requested.headers})
-    assert answer.status_code == requested.status, answer.text
-    assert answer.headers["content-type"].partition(";")[0] == KINDS[requested.framing], answer.headers
-    if requested.framing == "nothing":
+@pytest.mark.parametrize("peer_call", CALLS, ids=lambda call: re.sub(r"[^\w/.]+", "-", f"{call.client}-{call.call}"))
+def test_a_client_finds_the_fields_it_reads(server: Server, peer_call: PeerCall) -> None:
+    method, path = peer_call.call.split(" ")
+    content = None if peer_call.body is None else json.dumps(peer_call.body).encode()
+    own = {} if content is None or "User-Agent" in peer_call.headers else {"Content-Type": "application/json"}
+    answer = server.http.request(method, path, content=content, headers={**own, **peer_call.headers})
+    assert answer.status_code == peer_call.status, answer.text
+    assert answer.headers["content-type"].partition(";")[0] == KINDS[peer_call.framing], answer.headers
+    if peer_call.framing == "nothing":
         assert not answer.content
         return
-    if requested.framing == "json":
-        check(answer.json(), requested.reads)
+    if peer_call.framing == "json":
+        check(answer.json(), peer_call.reads)
         return
-    found = pieces(requested.framing, answer.text)
-    assert len(found) > 1
-    for piece in found[:-1]:
-        check(piece, requested.each)
-    check(found[-1], requested.reads)
+    *first, last = pieces(peer_call.framing, answer.text)
+    assert first
+    for piece in first:
+        check(piece, peer_call.each)
+    check(last, peer_call.reads)

@@ -1,1 +1,1 @@
-"""A data directory outlives its server: backup, restore, and what an older version wrote."""
+"""Data directories outlive their server: backup, restore, and directories of older versions."""

@@ -1,4 +1,4 @@
-"""A running server's data directory is copied whole, and an older version's goes on here."""
+"""Backups of a running server are complete, and an older version's data directory can be used here."""
 
 import json
 import shutil
@@ -26,14 +26,14 @@ DIGESTS = {
 
 
 def roundhouse(*arguments: object, code: int = 0) -> str:
-    """Its messages. In this process: Python would import for most of a second to start it."""
+    """Run the command in this process, which saves most of a second of imports; return its messages."""
     done = CliRunner().invoke(app, list(map(str, arguments)))
     assert done.exit_code == code, done.output
     return done.stderr
 
 
-def test_a_backup_beside_a_server_that_writes_holds_what_it_names(server: Server, tmp_path: Path) -> None:
-    """Adapters come and go while it is taken. What was there before is there, and so is what it names besides."""
+def test_a_backup_of_a_server_that_writes_is_complete(server: Server, tmp_path: Path) -> None:
+    """Adapters are added and removed while it is taken. It has the earlier ones, and the files of all it names."""
     path = {"path": str(PACK / "adapters" / "uppercase")}
     body = {"name": "backed-up", "base": "starter-chat", "source": path}
     assert server.http.post("/v1/adapters", json=body).status_code == 201
@@ -63,15 +63,15 @@ def test_a_backup_beside_a_server_that_writes_holds_what_it_names(server: Server
     assert (tmp_path / "copy").stat().st_mode & 0o077 == 0
     roundhouse("restore", tmp_path / "copy", "--data-dir", tmp_path / "data")
     with State(tmp_path / "data", read_only=True) as state:
-        found = {one.key.name: one for one in state.adapters.all() if one.key.base == "starter-chat"}
-    assert {"backed-up", "uppercase", "rot13"} <= set(found)
+        adapters = {one.key.name: one for one in state.adapters.all() if one.key.base == "starter-chat"}
+    assert {"backed-up", "uppercase", "rot13"} <= set(adapters)
     store = Store(tmp_path / "data" / "store")
-    for adapter in found.values():
+    for adapter in adapters.values():
         for version in adapter.versions:
             store.verify(version.digest)
 
 
-def test_nothing_is_written_over_and_a_torn_backup_is_refused(server: Server, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_and_an_incomplete_backup_is_refused(server: Server, tmp_path: Path) -> None:
     roundhouse("backup", tmp_path / "copy", "--data-dir", server.data)
     assert "is not empty" in roundhouse("backup", tmp_path / "copy", "--data-dir", server.data, code=1)
     assert "is not empty" in roundhouse("restore", tmp_path / "copy", "--data-dir", server.data, code=1)
@@ -82,7 +82,7 @@ def test_nothing_is_written_over_and_a_torn_backup_is_refused(server: Server, tm
     assert not (tmp_path / "d").exists()
 
 
-def test_an_older_versions_directory_is_backed_up_restored_and_goes_on(server: Server, tmp_path: Path) -> None:
+def test_an_older_versions_directory_is_backed_up_restored_and_served(server: Server, tmp_path: Path) -> None:
     old, new = tmp_path / "a" / "old", tmp_path / "a" / "new"
     old.mkdir(parents=True)
     with closing(sqlite3.connect(old / "state.db")) as database:

@@ -1,4 +1,4 @@
-"""Answers and streamed events as they come over the wire, before any client has looked at them."""
+"""Answers and streamed events as they come over the wire, before any client parses them."""
 
 import json
 from typing import Any
@@ -13,8 +13,8 @@ def whole(http: httpx.Client, path: str, body: Any) -> Any:
 
 
 def events(http: httpx.Client, path: str, body: Any) -> list[Any]:
-    """The data of each event of a stream but `[DONE]`; an event that is named has the name of its type."""
-    found: list[Any] = []
+    """Return the data of each event except `[DONE]`; check that a named event has the name of its type."""
+    received: list[Any] = []
     with http.stream("POST", path, json={**body, "stream": True}) as answer:
         assert answer.status_code == 200, answer.read()
         name = None
@@ -23,7 +23,7 @@ def events(http: httpx.Client, path: str, body: Any) -> list[Any]:
             if head == "event":
                 name = rest
             elif head == "data" and rest != "[DONE]":
-                found.append(json.loads(rest))
-                assert name is None or name == found[-1]["type"]
-    assert found
-    return found
+                received.append(json.loads(rest))
+                assert name is None or name == received[-1]["type"]
+    assert received
+    return received

@@ -1,10 +1,10 @@
-"""What the vendors' Python types do not tell: which fields may be null, and which of those must be there all the same.
+"""Which fields may be null, and which of those are required: the vendors' Python types do not say.
 
-True: the field is always there, with a value or null. False: it may be left out too. What is not listed may be left out
-but is never null. From the types of the vendors' TypeScript packages, made from the same OpenAPI documents, which write
-`field: T | null` and `field?: T | null` where Python's have one `Optional`: openai 7.57.0 (`resources/`),
-@anthropic-ai/sdk 1.12.0 (`resources/messages`, `resources/shared`); but a text's `citations`, which Anthropic's answers
-leave out, and whose null other clients refuse. Cohere's have no field that may be null.
+True: the field is always present, with a value or null. False: it may also be left out. Fields that are not listed may
+be left out but are never null. Source: the types of the vendors' TypeScript packages, which are generated from the same
+OpenAPI documents and write `field: T | null` or `field?: T | null` where Python's have one `Optional`: openai 7.57.0
+(`resources/`), @anthropic-ai/sdk 1.12.0 (`resources/messages`, `resources/shared`). Not listed is a text's `citations`,
+which Anthropic's answers leave out, and whose null other clients refuse. None of Cohere's fields may be null.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ NULLABLE: Mapping[str, Mapping[str, bool]] = {
         "strict": True,
     },
     "Reasoning": {"context": False, "effort": False, "generate_summary": False, "summary": False},
-    "Response": {  # its answers have more of these always than its document says
+    "Response": {  # real answers always have more of these than the document requires
         "access_programs": True,
         "background": True,
         "completed_at": True,
@@ -106,9 +106,9 @@ NULLABLE: Mapping[str, Mapping[str, bool]] = {
 }
 
 _PER_TURN = "vLLM's counts for each turn of tools that it calls itself"
-_OURS = "what we tell of a model beside OpenAI's fields"
+_OURS = "our own field of a model"
 MORE: Mapping[str, Mapping[str, str]] = {
-    "ChatCompletionMessage": {"reasoning": "vLLM's name for thoughts, which OpenAI's chat completions do not show"},
+    "ChatCompletionMessage": {"reasoning": "vLLM's; OpenAI's chat completions have no reasoning"},
     "Choice": {"stop_reason": "vLLM's: which stop sequence or token ended the answer"},
     "ChoiceDelta": {"reasoning": "as in a message"},
     "CompletionChoice": {
@@ -131,6 +131,6 @@ MORE: Mapping[str, Mapping[str, str]] = {
     },
     "ResponseFunctionCallArgumentsDoneEvent": {"name": "the function's, as in OpenAI's earlier documents"},
     "TranscriptionVerbose": {"task": "OpenAI's API reference shows it"},
-    "V2RerankResponseResultsItem": {"document": "Cohere v1's, for those who ask with `return_documents`"},
+    "V2RerankResponseResultsItem": {"document": "Cohere v1's, for requests with `return_documents`"},
 }
-"""Fields of ours or of vLLM's beside the vendor's, and what they are for. Clients read past them."""
+"""Fields of ours or of vLLM's that the vendor's type lacks, and what they are for. Clients ignore them."""

@@ -1,8 +1,8 @@
-"""Types of vendors who publish a document, but no Python package with types of their answers.
+"""Types of answers that no Python package of the vendor has.
 
-Jina: as descriptions of its API by others have it; its own document was not at hand. Text Embeddings Inference: `Rank`,
-`EmbedResponse` and `ErrorResponse` of docs/openapi.json in its repository; a rank's `text` may be null there, and we
-leave it out. OpenAI: its package has the error, not the body that the error stands in.
+Jina: from descriptions of its API by others, because its own document was not available. Text Embeddings Inference:
+`Rank`, `EmbedResponse` and `ErrorResponse` of docs/openapi.json in its repository; a rank's `text` may be null there,
+and we leave it out. OpenAI: its package has the error, but not the body around it.
 """
 
 from typing import Literal, NotRequired

@@ -1,7 +1,7 @@
-"""What a value has that its vendor's type does not allow: nulls, fields missing or unknown, other types or literals.
+"""Strict validation by the vendors' types: no undocumented nulls, missing or unknown fields, types or literals.
 
-The types are those of the vendors' Python packages, which are made from their OpenAPI documents. They write `Optional`
-for what may be left out and for what may be null, so which of both it is stands in `nullable.py`.
+The types are those of the vendors' Python packages, which are generated from their OpenAPI documents. `Optional` means
+there that a field may be left out or that it may be null; `nullable.py` says which.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ NULL = {"type": "null"}
 
 
 def faults(kind: Any, value: object) -> list[str]:
-    """The places where `value`, read from JSON, is not of this kind, and why."""
-    return sorted(_describe(error) for found in _validator(kind).iter_errors(value) for error in _deepest(found))
+    """Return the places where `value`, parsed from JSON, is not of this kind, and why."""
+    return sorted(_describe(deepest) for error in _validator(kind).iter_errors(value) for deepest in _deepest(error))
 
 
 @cache
@@ -46,7 +46,7 @@ def _tighten(schema: dict[str, Any]) -> None:
 
 
 def _deepest(error: ValidationError) -> Iterator[ValidationError]:
-    """The faults of the branch of a union that the value is most like."""
+    """Yield the faults in the branch of a union that fits the value best."""
     branches: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():
         branches.setdefault(int(inner.schema_path[0]), []).append(inner)
@@ -54,10 +54,10 @@ def _deepest(error: ValidationError) -> Iterator[ValidationError]:
         yield error
         return
 
-    def unlike(found: list[ValidationError]) -> tuple[bool, int]:
-        return any(one.validator in ("const", "enum", "type") and len(one.path) < 2 for one in found), len(found)
+    def distance(errors: list[ValidationError]) -> tuple[bool, int]:
+        return any(one.validator in ("const", "enum", "type") and len(one.path) < 2 for one in errors), len(errors)
 
-    for inner in min(branches.values(), key=unlike):
+    for inner in min(branches.values(), key=distance):
         yield from _deepest(inner)
 
 

@@ -1,4 +1,4 @@
-"""Messages, whole and in a stream, and the count of tokens."""
+"""Anthropic's Messages, whole and streamed, and the token count, against the types of its package."""
 
 from typing import Any
 
@@ -57,6 +57,6 @@ def test_messages(request: pytest.FixtureRequest, name: str, stream: bool) -> No
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
 
 
-def test_a_count_of_tokens(server: Server) -> None:
+def test_the_token_count(server: Server) -> None:
     counted = asking.whole(server.http, f"{MESSAGES}/count_tokens", {"model": MODEL, "messages": HELLO})
     assert faults(MessageTokensCount, counted) == []

@@ -24,7 +24,7 @@ def clients(server: Server) -> cohere.ClientV2:
     return cohere.ClientV2(base_url=server.url, api_key="none", timeout=PATIENCE)
 
 
-def test_a_chat_whole_and_as_it_comes(clients: cohere.ClientV2) -> None:
+def test_a_chat_whole_and_streamed(clients: cohere.ClientV2) -> None:
     whole = clients.chat(model="uppercase", messages=HELLO, temperature=0)
     assert whole.message.content
     assert (whole.message.content[0].text, whole.finish_reason) == ("HELLO WORLD", "COMPLETE")  # type: ignore[union-attr]
@@ -41,7 +41,7 @@ def test_a_chat_whole_and_as_it_comes(clients: cohere.ClientV2) -> None:
     assert stopped.finish_reason == "STOP_SEQUENCE"
 
 
-def test_a_schema_binds(clients: cohere.ClientV2) -> None:
+def test_a_schema_binds_the_answer(clients: cohere.ClientV2) -> None:
     form: Any = {"type": "json_object", "json_schema": LIGHT}
     answer = clients.chat(model="starter-chat", messages=HELLO, response_format=form, max_tokens=60)
     assert answer.message.content
@@ -53,7 +53,7 @@ def test_a_schema_binds(clients: cohere.ClientV2) -> None:
     )  # type: ignore[union-attr]
 
 
-def test_an_error_has_coheres_words(clients: cohere.ClientV2) -> None:
+def test_errors_are_raised_as_coheres_classes(clients: cohere.ClientV2) -> None:
     with pytest.raises(cohere.NotFoundError, match="nothing"):
         clients.chat(model="nothing", messages=HELLO)
     with pytest.raises(cohere.BadRequestError, match="leave 'documents' out"):
@@ -66,23 +66,23 @@ def test_embeddings_in_every_type(clients: cohere.ClientV2, server: Server) -> N
     types = ["float", "base64", "int8", "uint8", "binary", "ubinary"]
     body = {"model": "starter-embed", "texts": TEXTS, "input_type": "search_document", "embedding_types": types}
     assert faults(EmbedByTypeResponse, asking.whole(server.http, "/v2/embed", body)) == []
-    found = clients.embed(
+    embeddings = clients.embed(
         model="starter-embed", texts=TEXTS, input_type="search_document", embedding_types=types
     ).embeddings
-    floats = np.array(found.float_)
+    floats = np.array(embeddings.float_)
     openai = asking.whole(server.http, "/v1/embeddings", {"model": "starter-embed", "input": TEXTS})["data"]
     np.testing.assert_allclose(floats, [row["embedding"] for row in openai], atol=1e-3)
-    assert found.base64
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(found.base64[0]), "<f4"), floats[0], atol=1e-6)
-    small = np.array(found.int8) / np.linalg.norm(np.array(found.int8), axis=1, keepdims=True)
+    assert embeddings.base64
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(embeddings.base64[0]), "<f4"), floats[0], atol=1e-6)
+    small = np.array(embeddings.int8) / np.linalg.norm(np.array(embeddings.int8), axis=1, keepdims=True)
     np.testing.assert_allclose(small @ small.T, floats @ floats.T, atol=0.02)
-    assert np.array_equal(np.unpackbits(np.array(found.ubinary, dtype=np.uint8), axis=1), floats > 0)
-    assert np.array_equal(np.array(found.binary) + 128, found.ubinary)
-    assert np.array_equal(np.array(found.int8) + 128, found.uint8)
+    assert np.array_equal(np.unpackbits(np.array(embeddings.ubinary, dtype=np.uint8), axis=1), floats > 0)
+    assert np.array_equal(np.array(embeddings.binary) + 128, embeddings.ubinary)
+    assert np.array_equal(np.array(embeddings.int8) + 128, embeddings.uint8)
 
 
 def test_equal_documents_keep_their_order(clients: cohere.ClientV2) -> None:
-    """Also among others of other lengths, with which they come into other batches."""
+    """Also among documents of other lengths, which are computed in other batches."""
     same, long = "The open function returns a file object.", "A tuple cannot be changed. " * 20
     documents = [same, long, same, "Bread.", same, long, same, "Bread."] * 4
     results = clients.rerank(model="starter-rerank", query="how do I open a file", documents=documents).results

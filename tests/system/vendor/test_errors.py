@@ -1,4 +1,4 @@
-"""Refusals in each dialect: by us before an engine is asked, and by vLLM."""
+"""Refusals have the vendor's type in each dialect, whether they come from us or from vLLM."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ FROM_VLLM: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_our_refusals(server: Server, path: str) -> None:
+def test_our_refusals_have_the_vendors_type(server: Server, path: str) -> None:
     for body in (b"{", b"{}", b'{"model": "nobody", "messages": [], "input": "x", "max_tokens": 1}'):
         answer = server.http.post(path, content=body, headers=AS_JSON)
         assert 400 <= answer.status_code < 500
@@ -45,12 +45,12 @@ def test_our_refusals(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), FROM_VLLM)
-def test_refusals_of_vllm(server: Server, path: str, body: dict[str, Any]) -> None:
+def test_vllms_refusals_have_the_vendors_type(server: Server, path: str, body: dict[str, Any]) -> None:
     answer = server.http.post(path, json={"model": MODEL, **body})
     assert answer.status_code == 400
     assert faults(KINDS[path], answer.json()) == []
 
 
-def test_paths_and_models_that_are_not_there(server: Server) -> None:
+def test_errors_for_unknown_paths_and_models_have_openais_type(server: Server) -> None:
     for path in ("/v1/nothing", "/v1/models/nobody"):
         assert faults(OpenAIError, server.http.get(path).json()) == []

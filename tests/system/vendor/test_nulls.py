@@ -1,4 +1,4 @@
-"""Fields that the vendors' own clients may send as null."""
+"""Fields that the vendors' own clients may send as null, and which then count as left out."""
 
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -30,13 +30,13 @@ def nullable(kind: type) -> list[str]:
     return [name for name, hint in get_type_hints(kind).items() if may_be(hint) and name not in NEEDED]
 
 
-def test_there_are_some() -> None:
+def test_nullable_fields_are_found() -> None:
     assert {"background", "service_tier", "truncation"} <= set(nullable(REQUEST["/v1/responses"][0]))
     assert "n" in nullable(REQUEST["/v1/completions"][0])
 
 
 @pytest.mark.parametrize("path", REQUEST)
-def test_a_null_is_as_good_as_nothing(server: Server, path: str) -> None:
+def test_a_null_counts_as_left_out(server: Server, path: str) -> None:
     kind, body = REQUEST[path]
     nulls = {name: None for name in nullable(kind) if name not in body}
     answer = asking.whole(server.http, path, {**nulls, "model": MODEL, **body})

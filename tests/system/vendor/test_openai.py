@@ -1,4 +1,4 @@
-"""Chat completions, completions and Responses, whole and in a stream."""
+"""OpenAI's chat completions, completions and Responses, whole and streamed, against the types of its package."""
 
 from typing import Any
 
@@ -47,7 +47,13 @@ REQUESTS: dict[str, Body] = {
     "plain": {},
     "cut": {"max_output_tokens": 2},
     "logprobs": {"top_logprobs": 2, "include": ["message.output_text.logprobs"]},
-    "all said": {"instructions": "be brief", "metadata": {"a": "b"}, "user": "me", "top_p": 0.9, "max_tool_calls": 3},
+    "more fields": {
+        "instructions": "be brief",
+        "metadata": {"a": "b"},
+        "user": "me",
+        "top_p": 0.9,
+        "max_tool_calls": 3,
+    },
     "keys": {"prompt_cache_key": "k", "safety_identifier": "s", "text": {"verbosity": "medium"}, "background": False},
     "schema": {"text": {"format": {"type": "json_schema", **SHAPE}}},
     "tools": {"tools": FLAT[:1], "tool_choice": {"type": "function", "name": "set_light"}},
@@ -79,19 +85,21 @@ def test_completions(request: pytest.FixtureRequest, name: str, stream: bool) ->
     body = {"model": MODEL, "prompt": "hello", "max_tokens": 5, "temperature": 0, **TEXTS[name]}
     for answer in answers(request, TEXT, body, stream=stream):
         for choice in answer["choices"]:
-            documented_by_openai(choice, stream=stream)
+            put_documented_values(choice, stream=stream)
         assert faults(Completion, answer) == []
 
 
-def documented_by_openai(choice: Body, *, stream: bool) -> None:
-    """Takes out what OpenAI's document does not have and its answers do: no reason before a stream's end, and no
-    logprob of the first token of a prompt."""
+def put_documented_values(choice: Body, *, stream: bool) -> None:
+    """Replace two nulls that OpenAI sends but does not document.
+
+    They are the finish reason before a stream's end, and the logprob of the first token of a prompt.
+    """
     if stream and choice["finish_reason"] is None:
         choice["finish_reason"] = "stop"
-    found = choice["logprobs"]
-    if found and found["text_offset"][:1] == [0] and found["token_logprobs"][0] is None:
-        assert found["top_logprobs"][0] is None
-        found["token_logprobs"][0], found["top_logprobs"][0] = 0.0, {}
+    logprobs = choice["logprobs"]
+    if logprobs and logprobs["text_offset"][:1] == [0] and logprobs["token_logprobs"][0] is None:
+        assert logprobs["top_logprobs"][0] is None
+        logprobs["token_logprobs"][0], logprobs["top_logprobs"][0] = 0.0, {}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -99,8 +107,8 @@ def documented_by_openai(choice: Body, *, stream: bool) -> None:
 def test_responses(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
     body = {"model": MODEL, "input": "hello", "max_output_tokens": 100, "temperature": 0, **REQUESTS[name]}
     kind: Any = ResponseStreamEvent if stream else Response
-    found = answers(request, RESPONSES, body, stream=stream)
-    for answer in found:
+    received = answers(request, RESPONSES, body, stream=stream)
+    for answer in received:
         assert faults(kind, answer) == []
         response = answer.get("response", {}) if stream else answer
         if response:
@@ -108,13 +116,13 @@ def test_responses(request: pytest.FixtureRequest, name: str, stream: bool) -> N
             assert response["text"]["format"]["type"] == ("json_schema" if name == "schema" else "text")
             assert (response["completed_at"] is not None) == (response["status"] == "completed")
     if stream:
-        assert {answer["type"] for answer in found} >= {"response.created", "response.in_progress"}
-        assert found[-1]["type"] == f"response.{found[-1]['response']['status']}"
-        assert (found[-1]["type"] == "response.incomplete") == (name == "cut")
+        assert {answer["type"] for answer in received} >= {"response.created", "response.in_progress"}
+        assert received[-1]["type"] == f"response.{received[-1]['response']['status']}"
+        assert (received[-1]["type"] == "response.incomplete") == (name == "cut")
 
 
-def test_what_a_client_sent_comes_back_as_it_was(server: Server) -> None:
-    """Its own nulls too, where they are its own."""
+def test_a_response_repeats_the_requests_tools_unchanged(server: Server) -> None:
+    """With the nulls in their schemas."""
     schema = {"type": "object", "properties": {"name": {"enum": ["on", None], "default": None}}, "id": None}
     tool = {"type": "function", "name": "x", "parameters": schema}
     answer = asking.whole(

@@ -1,4 +1,4 @@
-"""Embeddings, rerank, transcripts and models."""
+"""Embeddings, rankings, transcripts and models, against the vendors' types."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from tests.system.vendor.published import JinaRanking, TeiRank
 from tests.system.vendor.strict import faults
 
 pytestmark = pytest.mark.real
-REQUESTS = {"model": "starter-rerank", "query": "how do I open a file", "documents": ["a tuple", "the open function"]}
+REQUEST = {"model": "starter-rerank", "query": "how do I open a file", "documents": ["a tuple", "the open function"]}
 SAMPLE = sorted((PACK / "samples").glob("*.wav"))[0]
 
 
@@ -28,7 +28,7 @@ def test_embeddings(server: Server) -> None:
 
 
 def test_embeddings_in_base64(server: Server) -> None:
-    """OpenAI's document has no type for them: its clients make the list of numbers, as here."""
+    """OpenAI's document has no type for them. Its clients decode them to lists of numbers, as this test does."""
     requested = {"model": "starter-embed", "input": "a", "encoding_format": "base64"}
     answer = whole(server.http, "/v1/embeddings", requested)
     for one in answer["data"]:
@@ -47,12 +47,12 @@ def test_embeddings_in_base64(server: Server) -> None:
     ],
 )
 def test_rankings(server: Server, path: str, kind: Any, repeat: bool) -> None:
-    assert faults(kind, whole(server.http, path, {**REQUESTS, "return_documents": repeat})) == []
+    assert faults(kind, whole(server.http, path, {**REQUEST, "return_documents": repeat})) == []
 
 
 @pytest.mark.parametrize("repeat", [False, True])
 def test_rankings_of_text_embeddings_inference(server: Server, repeat: bool) -> None:
-    requested = {"query": REQUESTS["query"], "texts": REQUESTS["documents"], "return_text": repeat}
+    requested = {"query": REQUEST["query"], "texts": REQUEST["documents"], "return_text": repeat}
     assert faults(list[TeiRank], whole(server.http, "/rerank", requested)) == []
 
 

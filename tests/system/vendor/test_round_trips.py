@@ -1,4 +1,4 @@
-"""What we answered is taken back as it is, in the next request's history: as it was sent, and as the SDKs write it."""
+"""Our answers are accepted in the next request's history: as they were sent, and as the SDKs write them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,11 +28,11 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "to_dict": lambda answer: answer.model.model_dump(mode="json", exclude_unset=True),
     "model_dump": lambda answer: answer.model.model_dump(mode="json"),
 }
-"""The last one has each field, null where nothing was."""
+"""Forms of an answer. The last one has all fields, null where the answer has none."""
 
 
 class SentAnswer:
-    """An answer, and the same as an SDK holds it."""
+    """An answer as it was sent, and as the SDK's model."""
 
     def __init__(self, kind: type[BaseModel], sent: Json) -> None:
         self.sent, self.model = sent, kind.model_validate(sent)
@@ -108,7 +108,7 @@ def test_ollama(thinker: Server, name: str, form: str) -> None:
 
 @pytest.mark.parametrize("name", WORDS)
 def test_cohere(thinker: Server, name: str) -> None:
-    """Whole and in a stream, strictly as the package's types have it; and back."""
+    """Also checks that whole and streamed answers agree, strictly by the types of the package."""
     body: Json = {"model": "thinker", "temperature": 0, "tools": CALLED, "messages": [user(WORDS[name])]}
     whole = asking.whole(thinker.http, "/v2/chat", body)
     assert faults(V2ChatResponse, whole) == []

@@ -1,4 +1,4 @@
-"""The judge itself: what it must find."""
+"""The faults that strict validation must find."""
 
 from typing import Any
 
@@ -35,13 +35,13 @@ WHOLE: dict[str, Any] = {"id": "x", "object": "chat.completion", "created": 1, "
         ({"choices": [{**CHOICE, "message": {"role": "assistant", "content": "hi"}}]}, "'refusal' is a required"),
     ],
 )
-def test_it_tells_nulls_absence_types_literals_and_strangers(more: dict[str, Any], words: str) -> None:
-    found = faults(ChatCompletion, {**WHOLE, **more})
-    assert len(found) == bool(words)
-    assert words in "".join(found)
+def test_nulls_absence_types_literals_and_unknown_fields_are_faults(more: dict[str, Any], words: str) -> None:
+    messages = faults(ChatCompletion, {**WHOLE, **more})
+    assert len(messages) == bool(words)
+    assert words in "".join(messages)
 
 
-def test_it_names_the_fault_of_the_event_that_is_meant() -> None:
+def test_the_fault_is_that_of_the_event_that_fits_best() -> None:
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": None}
     event = {"type": "response.content_part.added", "item_id": "i", "output_index": 0, "sequence_number": 1}
     (fault,) = faults(ResponseStreamEvent, {**event, "content_index": 0, "part": part})
