@@ -51,6 +51,17 @@ def test_usual_templates_are_rendered_as_ever(source: str) -> None:
     assert render(source) == usual == (SOUND[source] or usual)
 
 
+def test_a_long_conversation_is_not_counted_at_each_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Qwen3's template does: it looks for the last question from the end, by the number of messages."""
+    monkeypatch.setattr(sandbox, "MOST", 1 << 20)
+    source = (
+        "{% for m in messages[::-1] %}{% if (messages | length - 1) - loop.index0 == 0 %}{{ m.role }}{% endif %}"
+        "{% set rest = messages[loop.index0:] %}{{ rest | first | length }}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "x" * 1000} for _ in range(500)]
+    assert compiled(source).render(messages=messages) == "2" * 499 + "user2"
+
+
 DOUBLING = "{% set ns = namespace(a='xx') %}{% for i in range(99) %}{% set ns.a = STEP %}{% endfor %}"
 BOMBS = [
     "{{ 'x' * ten ** 10 }}",
