@@ -268,6 +268,12 @@ def embeds(gateway: FakeGateway, rows: list[list[float]]) -> None:
     gateway.links["embed"].script = lambda _: [result, ResponseEnd(usage=Usage())]
 
 
+async def test_int8_vectors_use_the_whole_range(gateway: FakeGateway) -> None:
+    embeds(gateway, [[0.125, -0.5], [4.0, 1.0]])
+    found = (await post(gateway, "/v2/embed", {**EMBED, "embedding_types": ["int8"]})).json()
+    assert found["embeddings"]["int8"] == [[32, -127], [127, 32]]
+
+
 async def test_embeddings_in_every_type(gateway: FakeGateway) -> None:
     rows = [[0.5, -1, 0, 0.25] * 2, [0.0] * 8]
     embeds(gateway, rows)

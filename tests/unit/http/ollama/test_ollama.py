@@ -339,6 +339,11 @@ async def test_a_stream_has_the_logprobs_of_tokens_without_text_of_their_own(gat
     assert given == [[[0xC3], [0xA9]], [[0x41]], [[0x0A]]]
 
 
+async def test_only_the_last_line_is_done(gateway: FakeGateway) -> None:
+    streams(gateway, delta(content="a"), delta(content="b"), delta(finish="stop"))
+    assert [line["done"] for line in lines(await post(gateway, "/api/chat", REQUEST))] == [False, False, True]
+
+
 async def test_a_call_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, call(0, '{"spe', "set_fan"), delta(finish="length"))

@@ -18,8 +18,10 @@ from models import sse
 from registry.recipes.provider import Surface
 from routing.providers.pass_through import ErrorEvent, PassThrough
 from routing.providers.plan import Translator
-from routing.providers.translation.chat_answers import REASONS, ChatAnswers
+from routing.providers.translation import chat_answers
+from routing.providers.translation.chat_answers import REASONS, AnthropicUsage, ChatAnswers
 from routing.providers.translation.message_answers import MessageAnswers
+from routing.providers.translation.response_answers import ResponseAnswers
 
 Json = dict[str, Any]
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
@@ -227,4 +229,21 @@ def test_openais_stream_for_anthropics_client(answer: tuple[Json, list[Json]]) -
     opened = [event.index for event in reported if event.type == "content_block_start"]
     assert (
         [event.index for event in reported if event.type == "content_block_stop"] == opened == list(range(len(opened)))
+    )
+
+
+def test_usage_without_a_cache_is_that_of_prompt_and_answer() -> None:
+    assert chat_answers.usage(AnthropicUsage(input_tokens=5, output_tokens=2)) == {
+        "prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    }  # fmt: skip
+    assert chat_answers.usage(AnthropicUsage())["total_tokens"] == 0
+
+
+@pytest.mark.parametrize(("reason", "is_completed"), [("stop", True), ("length", False)])
+def test_only_a_complete_response_has_a_time_of_completion(reason: str, is_completed: bool) -> None:
+    choice = {"index": 0, "message": {"content": "x"}, "finish_reason": reason}
+    found = json.loads(ResponseAnswers({}).whole(json.dumps({"model": "big", "choices": [choice]}).encode()))
+    assert (found["status"], found["completed_at"] is not None) == (
+        ("completed", True) if is_completed else ("incomplete", False)
     )
