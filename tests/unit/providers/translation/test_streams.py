@@ -247,3 +247,11 @@ def test_only_a_complete_response_has_a_time_of_completion(reason: str, is_compl
     assert (found["status"], found["completed_at"] is not None) == (
         ("completed", True) if is_completed else ("incomplete", False)
     )
+
+
+def test_an_answer_without_text_has_an_empty_one_unless_it_calls_tools() -> None:
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    for blocks, content in (([], ""), ([call], None)):
+        answer = json.dumps({"id": "msg", "model": "big", "content": blocks, "stop_reason": "end_turn"}).encode()
+        found = json.loads(ChatAnswers(wants_usage=False).whole(answer))
+        assert found["choices"][0]["message"]["content"] == content
