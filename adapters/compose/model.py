@@ -59,8 +59,8 @@ async def merge_model(
     try:
         await compose(Merge(base=base, adapter=adapter, out=temporary, trust_remote_code=trusted), tell=tell)
         return await asyncio.to_thread(_publish, temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    finally:  # in a thread, since a hundred gigabytes take seconds
+        await asyncio.shield(asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True))
 
 
 def _publish(temporary: Path, out: Path) -> int:

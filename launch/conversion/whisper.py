@@ -125,7 +125,7 @@ class Conversions:
             process.kill()
             await process.wait()
             if answer is None or isinstance(answer, FetchProgress):
-                shutil.rmtree(half, ignore_errors=True)
+                await asyncio.shield(asyncio.to_thread(shutil.rmtree, half, ignore_errors=True))
         if isinstance(answer, FetchFailed):
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
             raise by_status(answer.status)(answer.message, code=answer.code)

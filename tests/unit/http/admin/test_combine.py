@@ -1,6 +1,8 @@
 """`POST /v1/adapters/combine`: what its process is asked for, what is registered, what is refused at once."""
 
 import asyncio
+import shutil
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.compose.jobs import Combine, WeightedAdapter
+from adapters.compose import model
+from adapters.compose.jobs import Combine, Merge, WeightedAdapter
 from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable
@@ -305,3 +308,27 @@ async def test_the_longest_names_are_merged_too(
     assert answer.status_code == 200, answer.text
     output = Path(answer.json()["output"]).name
     assert output.startswith(f"default+small-{'n' * 34}-{digest(7)[7:19]}-")
+
+
+async def test_what_a_failed_merge_wrote_is_deleted_apart_from_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have the size of a model, and streams would wait for that."""
+    threads = list[threading.Thread]()
+
+    async def fail(job: Merge, tell: object) -> None:
+        (job.out / "model.safetensors").write_bytes(b"x")
+        raise EngineFailed("the disk is full")
+
+    def rmtree(folder: Path, ignore_errors: bool) -> None:
+        threads.append(threading.current_thread())
+        stock(folder, ignore_errors)
+
+    stock = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    monkeypatch.setattr(model, "compose", fail)
+    with pytest.raises(EngineFailed):
+        await model.merge_model(tmp_path / "base", tmp_path / "adapter", tmp_path / "out", trusted=False)
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+    assert list(tmp_path.iterdir()) == []
