@@ -183,7 +183,9 @@ async def test_cards_of_bases_appear_and_disappear_with_them(console: Console, b
             await page.wait_for_selector("#rings >> text=No model here takes adapters")
 
 
-async def test_a_base_with_one_place_has_a_ring_and_one_without_says_so(console: Console, browser: Any) -> None:
+async def test_a_base_with_one_place_has_a_ring_and_says_that_there_is_no_adapter(
+    console: Console, browser: Any
+) -> None:
     async with console() as displayed:
         with_places(displayed, 1)
         async with looking(browser, displayed, {"events": stream(live_state(displayed))}) as page:

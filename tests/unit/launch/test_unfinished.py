@@ -1,4 +1,4 @@
-"""Conversions that the disk or a kill ended: what is told, and that nothing of them stays."""
+"""Conversions ended by a full disk or a kill: their errors, and the removal of leftovers."""
 
 import shutil
 import sys
@@ -16,8 +16,8 @@ from registry.recipes.definition import Recipe
 from registry.storage.reserve import DiskReserve
 
 
-def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path) -> None:
-    """Its model may have been removed meanwhile, and nobody convert it again."""
+def test_a_start_removes_half_conversions_of_a_killed_server(tmp_path: Path) -> None:
+    """The model may have been removed, so that it is never converted again."""
     for name in ("abc-2.half", "def-2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.bin").write_bytes(b"x")
@@ -26,7 +26,7 @@ def test_what_a_killed_server_left_half_goes_with_the_next_start(tmp_path: Path)
     Conversions(tmp_path / "none yet").tidy()
 
 
-async def test_a_conversion_leaves_the_disk_reserve_alone(tmp_path: Path) -> None:
+async def test_a_conversion_does_not_use_the_disks_reserve(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text('{"model_type": "whisper"}')
@@ -42,10 +42,10 @@ async def test_a_conversion_leaves_the_disk_reserve_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("free", "reported"), [(0, (503, "disk_full")), (2**30, (422, "conversion_failed"))])
-def test_a_full_disk_is_no_fault_of_the_checkpoint(
+def test_a_full_disk_does_not_mark_the_checkpoint_as_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, reported: tuple[int, str]
 ) -> None:
-    """Tokenizers are written in Rust, whose errors have no number: the model counted as broken."""
+    """The tokenizers library is written in Rust, whose errors have no errno, so the model counted as broken."""
 
     class Converter:
         def __init__(self, *_: object, **__: object) -> None: ...

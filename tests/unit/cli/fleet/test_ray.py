@@ -42,9 +42,7 @@ def test_without_ray_one_line_names_the_extra(
     assert "Traceback" not in refused.stderr
 
 
-def test_running_servers_are_named_but_not_ended_without_ray(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_down_is_refused_while_ray_does_not_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "cluster.yaml"
     servers = "[{name: node-1, host: 127.0.0.1, serve: []}]"
     file.write_text(f"{{head: 127.0.0.1, port: {free_port()}, folder: {tmp_path}, servers: {servers}}}")

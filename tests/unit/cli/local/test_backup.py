@@ -120,7 +120,7 @@ def broken(*_: Any) -> None:
     raise sqlite3.OperationalError("disk I/O error")
 
 
-def test_a_server_that_starts_during_a_restore_stops_it(tmp_path: Path) -> None:
+def test_no_server_can_use_a_directory_during_its_restore(tmp_path: Path) -> None:
     data, again = tmp_path / "data", tmp_path / "again"
     with State(data):
         back_up(data, tmp_path / "copy", pepper=False)

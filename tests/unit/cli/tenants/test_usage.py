@@ -99,13 +99,13 @@ def test_the_same_traffic_is_priced_at_a_provider(run: Run, tmp_path: Path) -> N
     assert (none.exit_code, "cannot be read" in none.stderr) == (1, True)
 
 
-def test_contradicting_options_are_refused(run: Run) -> None:
+def test_an_unknown_grouping_is_refused(run: Run) -> None:
     done = run("usage", "report", "--by", "planet")
     assert done.exit_code == 1
     assert "team, key, model" in done.stderr
 
 
-def test_reconcile_compares_with_an_invoice(run: Run, database: Database) -> None:
+def test_reconcile_reports_sums_that_differ_from_their_rows(run: Run, database: Database) -> None:
     done = run("usage", "reconcile")
     assert (done.exit_code, done.stdout.strip()) == (0, "all sums agree with their rows; 1 requests are running")
     with database.write() as connection:

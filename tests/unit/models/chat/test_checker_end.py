@@ -1,4 +1,4 @@
-"""A child that was ended is waited for: nobody else would ask for it, and it would stay as a zombie."""
+"""A killed child is waited for, because it would stay as a zombie otherwise."""
 
 import asyncio
 import multiprocessing
@@ -27,11 +27,11 @@ class _Engine:
         self.roundhouse_cause = CauseFile()
 
     def shutdown(self, _within: float) -> None:
-        """vLLM has given up on its process, and forgets it."""
+        """Forget the process, as vLLM does after its time-out."""
 
 
 def _large(ready: Any) -> None:
-    held = bytearray(b"a" * 300 * 2**20)  # to free it takes the kernel longer than nothing
+    held = bytearray(b"a" * 300 * 2**20)  # so that the kernel needs some time to free it
     ready.set()
     time.sleep(len(held))
 
@@ -49,7 +49,7 @@ def test_an_engine_whose_time_is_over_leaves_no_zombie(monkeypatch: pytest.Monke
 
 
 class _Slow:
-    """A process whose end takes as long as it is told to."""
+    """A process that ends only when the test lets it."""
 
     def __init__(self) -> None:
         self.killed = False
@@ -65,14 +65,14 @@ class _Slow:
         self.ended.wait(timeout)
 
 
-async def test_a_grammars_process_is_waited_for_however_long_its_end_takes() -> None:
+async def test_a_grammars_process_is_waited_for_without_a_time_limit() -> None:
     process, (orders, own), (verdicts, writes) = _Slow(), os.pipe(), os.pipe()
     checker = GrammarChecker(lambda: CheckerProcess(process, own, verdicts), USUAL)  # type: ignore[arg-type]
     await checker.begin()
     closing = asyncio.create_task(checker.close())
     assert await asyncio.to_thread(process.requested.wait, PATIENCE)
     assert process.killed
-    assert process.patience == [None], "it was given up after a second"
+    assert process.patience == [None], "without a time limit"
     assert not closing.done()
     process.ended.set()
     await asyncio.wait_for(closing, PATIENCE)

@@ -1,4 +1,4 @@
-"""Grammars of several teams at one checker: none keeps the others' from being checked."""
+"""Grammars of several teams at one checker, where no team can block the others."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ MOST = USUAL.grammars_waiting
 
 
 class Judge:
-    """Answers an order when it is let, as the process does."""
+    """Replaces the process, and answers orders when `let` allows it."""
 
     def __init__(self) -> None:
         (read, self.orders), (self.verdicts, write) = os.pipe(), os.pipe()
@@ -55,7 +55,7 @@ def check(checker: GrammarChecker, regex: str, team: str) -> "asyncio.Task[None]
     return asyncio.create_task(checker.check(constraint(regex), lambda path: ("", path), team))
 
 
-async def test_a_team_waits_for_one_grammar_of_another_not_for_all() -> None:
+async def test_a_team_waits_for_only_one_grammar_of_another() -> None:
     judge = Judge()
     checker = GrammarChecker(lambda: CheckerProcess(judge, judge.orders, judge.verdicts), USUAL)  # type: ignore[arg-type]
     await checker.begin()
@@ -73,7 +73,7 @@ async def test_a_team_waits_for_one_grammar_of_another_not_for_all() -> None:
     await checker.close()
 
 
-async def test_all_teams_together_have_a_bound() -> None:
+async def test_waiting_grammars_of_all_teams_are_bounded() -> None:
     judge = Judge()
     checker = GrammarChecker(lambda: CheckerProcess(judge, judge.orders, judge.verdicts), USUAL)  # type: ignore[arg-type]
     await checker.begin()
@@ -84,5 +84,5 @@ async def test_all_teams_together_have_a_bound() -> None:
     judge.let(len(waiting))
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*waiting)
-    await checker.check(constraint("0 0"), lambda path: ("", path), "more")  # its verdict is known
+    await checker.check(constraint("0 0"), lambda path: ("", path), "more")  # its result is already known
     await checker.close()

@@ -1,4 +1,4 @@
-"""What a body may hold: counted before the engine sees it."""
+"""Bounds on a body's contents, which are counted before the engine gets it."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ def check(body: dict[str, Any], path: str = CHAT, context: int = 512) -> None:
 
 
 @given(st.sampled_from(["stop", "stop_sequences", "tools"]), st.integers(0, 200))
-def test_lists(name: str, count: int) -> None:
+def test_lists_are_bounded(name: str, count: int) -> None:
     body = {name: ["x"] * count}
     most = USUAL.tools if name == "tools" else USUAL.stops
     if count <= most:
@@ -92,14 +92,14 @@ def test_refused_by_name(body: dict[str, Any], param: str) -> None:
         {"n": 128, "logprobs": True},
     ],
 )
-def test_let_through(body: dict[str, Any]) -> None:
-    """vLLM has the last word on what is of the wrong type."""
+def test_bodies_within_the_bounds_are_accepted(body: dict[str, Any]) -> None:
+    """Values of the wrong type are left to vLLM."""
     check(body)
 
 
 @pytest.mark.parametrize("value", ["9" * 5_000, "1e999", "null", "[]", "true"])
-def test_numbers_that_are_none(value: str) -> None:
-    """vLLM says what is wrong with them."""
+def test_invalid_numbers_are_left_to_vllm(value: str) -> None:
+    """vLLM's errors say what is wrong."""
     body = f'{{"model": "m", "n": {value}, "prompt_logprobs": {value}, "max_tokens": {value}, "request_id": {value}}}'
     request = ChatRequest(CHAT, body.encode())
     limits.check(request, 512, USUAL)
@@ -107,11 +107,11 @@ def test_numbers_that_are_none(value: str) -> None:
     assert request.body == body.encode()
 
 
-def test_roles_are_looked_at_where_messages_have_them() -> None:
+def test_roles_are_checked_only_in_messages() -> None:
     check({"messages": [{"role": "wizard"}]}, TEXT)
 
 
-def test_a_body_has_so_many_bytes_for_a_token_of_context() -> None:
+def test_the_bytes_of_a_body_are_bounded_by_the_context() -> None:
     limits.check_size(ChatRequest(CHAT, b"x" * (1 << 20)), 512, USUAL)
     limits.check_size(ChatRequest(CHAT, b"x" * (2 << 20)), 1 << 15, USUAL)
     limits.check_size(ChatRequest(CHAT, b"x" * (9 << 20)), 512, USUAL, text_only=False)
@@ -122,8 +122,8 @@ def test_a_body_has_so_many_bytes_for_a_token_of_context() -> None:
 
 
 @pytest.mark.parametrize("value", [b"5", b"-1", b"null"])
-def test_a_prompt_that_is_to_be_cut_is_short_too(value: bytes) -> None:
-    """It is read into tokens as a whole before that: 1.2 s for 1 MB, and 150 MiB."""
+def test_a_prompt_that_will_be_truncated_is_bounded_too(value: bytes) -> None:
+    """It is tokenized as a whole first, which takes 1.2 s and 150 MiB for 1 MB."""
     body = b'{"prompt": "' + b"a " * 400_000 + b'", "truncate_prompt_tokens": ' + value + b"}"
     if value == b"null":
         limits.check_size(ChatRequest(TEXT, body), 512, USUAL)
@@ -148,12 +148,12 @@ def test_errors_are_short(error: Any) -> None:
     assert json.loads(data)["error"]["message"]
 
 
-def test_a_short_error_stays_as_it_is() -> None:
+def test_a_short_error_is_unchanged() -> None:
     assert errors.shorten(b'{"error": 1}') == b'{"error": 1}'
 
 
 @pytest.mark.parametrize("words", errors.ADVICE)
-def test_what_vllm_advises_can_be_done_here(words: bytes) -> None:
+def test_vllms_advice_is_replaced_by_ours(words: bytes) -> None:
     given = {"error": {"message": f'"auto" {words.decode()}', "code": "invalid_value"}}
     reported = json.loads(errors.shorten(json.dumps(given).encode()))
     assert "engine.flags." in reported["error"]["message"]
@@ -162,7 +162,7 @@ def test_what_vllm_advises_can_be_done_here(words: bytes) -> None:
 
 
 @pytest.mark.real
-def test_vllm_still_says_it_in_these_words() -> None:
+def test_vllm_still_has_these_messages() -> None:
     from vllm.renderers import hf, online_renderer
     from vllm.v1.engine import input_processor
 
@@ -174,19 +174,19 @@ def test_vllm_still_says_it_in_these_words() -> None:
         assert words.decode() in texts
 
 
-def test_our_own_are_short_too() -> None:
+def test_our_own_errors_are_short_too() -> None:
     error = BadRequest("é" * 9_000, param="x" * 9_000)
     assert len(error.message.encode()) <= 3_500
     assert len(error.param or "") <= 200
 
 
-def test_a_large_context_takes_no_endless_list() -> None:
+def test_lists_are_bounded_with_a_large_context_too() -> None:
     check({"messages": [{"role": "user", "content": "x"}] * 4_096}, context=131_072)
     with pytest.raises(BadRequest, match="4096"):
         check({"messages": [{"role": "user", "content": "x"}] * 4_097}, context=131_072)
 
 
-def test_a_server_may_have_limits_of_its_own() -> None:
+def test_the_servers_own_bounds_apply() -> None:
     bounds = Bounds(tools=1, messages=2, messages_least=1, body_bytes_least=10, body_bytes_per_token=1)
     with pytest.raises(BadRequest, match="up to 1 are taken"):
         limits.check(ChatRequest(CHAT, b'{"tools": [1, 2]}'), 512, bounds)
@@ -197,13 +197,13 @@ def test_a_server_may_have_limits_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("tokens", [[], [0, 7], [7.0], ["7"], [8, "x"], None, 8, [[8]]])
-def test_tokens_of_the_vocabulary_or_of_no_form(tokens: Any) -> None:
-    """vLLM refuses the latter."""
+def test_tokens_of_the_vocabulary_and_malformed_ones_are_left_to_vllm(tokens: Any) -> None:
+    """vLLM refuses the malformed ones."""
     limits.check_tokens(ChatRequest("/detokenize", json.dumps({"tokens": tokens}).encode()), 7)
 
 
 @pytest.mark.parametrize("tokens", [[8], [3, 8.0], ["8"], [8, 1]])
-def test_tokens_beyond_the_vocabulary(tokens: Any) -> None:
+def test_tokens_beyond_the_vocabulary_are_refused(tokens: Any) -> None:
     with pytest.raises(BadRequest, match=r"Token 8 is not .* ends at 7: leave it out") as refused:
         limits.check_tokens(ChatRequest("/detokenize", json.dumps({"tokens": tokens}).encode()), 7)
     assert refused.value.param == "tokens"

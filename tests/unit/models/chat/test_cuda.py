@@ -1,4 +1,4 @@
-"""What vLLM is told on a GPU."""
+"""vLLM's arguments and environment on a GPU."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def words(device: str, **flags: object) -> list[str]:
     return list(settings._settings(given, Path("/weights"), device))
 
 
-def test_a_card_need_not_be_empty_for_a_start() -> None:
+def test_a_gpu_need_not_be_empty_for_a_start() -> None:
     stated = words("cuda:0")
     assert stated[stated.index("--gpu-memory-utilization") + 1] == settings.SHARE
     assert "--no-enable-flashinfer-autotune" in stated
@@ -38,7 +38,7 @@ def test_a_card_need_not_be_empty_for_a_start() -> None:
 
 
 @pytest.mark.parametrize("flag", ["enforce_eager", "enforce-eager", "cudagraph_capture_sizes", "speculative_config"])
-def test_a_recipe_that_has_its_own_graphs_keeps_them(flag: str) -> None:
+def test_a_recipes_own_graphs_are_kept(flag: str) -> None:
     assert "--cudagraph-capture-sizes" in words("cuda:0")
     assert "--cudagraph-capture-sizes" not in words("cuda:0", **{flag: True})
 
@@ -50,7 +50,7 @@ def test_another_kind_of_graph_keeps_the_sizes_unless_it_has_its_own() -> None:
     assert "--cudagraph-capture-sizes" not in own
 
 
-def test_several_gpus_go_without_a_fusion_that_would_touch_cuda_in_the_slot() -> None:
+def test_several_gpus_run_without_a_fusion_that_would_use_cuda_in_the_slot() -> None:
     def given(tensor: int, **flags: object) -> list[str]:
         engine = {"name": "vllm", "flags": flags}
         made = recipe("m", engine=engine, memory={"kv_cache": "1GiB"}, dtype="bfloat16", parallel={"tensor": tensor})
@@ -72,8 +72,8 @@ def test_a_long_prompt_takes_a_part_of_a_step_unless_the_recipe_says_more() -> N
     assert stated[stated.index(flag) + 1] == "512"
 
 
-def test_adapters_in_float32_are_refused_on_a_gpu_with_words() -> None:
-    """vLLM's kernels assert 16 bits: the engine would die as it starts."""
+def test_adapters_in_float32_are_refused_on_a_gpu() -> None:
+    """vLLM's kernels assert 16 bits, so the engine would die at its start."""
 
     def given(dtype: str, places: int) -> Recipe:
         adapters = {"device": places, "host": places}
@@ -117,7 +117,7 @@ def test_prompts_of_the_warm_up_reach_each_configuration_of_the_kernels() -> Non
 
 @pytest.mark.parametrize("folder", ["single-gpu-80gb", "h200", "node-8x80gb"])
 def test_a_warm_up_by_a_shipped_recipe_compiles_what_its_first_long_prompt_needs(folder: str) -> None:
-    """It meets even and odd batches beyond the graphs, each whole: its steps are not shorter than these prompts."""
+    """It runs even and odd batches beyond the graphs, each as a whole, because its steps are long enough."""
     shipped = [one for one in load_recipes([ROOT / "recipes" / folder]) if one.memory.adapters.device]
     assert shipped
     for one in shipped:
@@ -151,7 +151,7 @@ def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.Monk
 
 
 def test_torch_is_not_loaded_before_its_environment_is_made() -> None:
-    """It reads some variables only once: how memory is pinned, and what it logs in C++."""
+    """torch reads some variables only once, such as those for pinned memory and its C++ log."""
     code = "import sys\nfrom models.chat.vllm import prewarm\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "False", done.stderr
@@ -173,7 +173,7 @@ PINNED = "PYTORCH_CUDA_ALLOC_CONF"
 def test_memory_is_pinned_by_threads_on_a_build_with_cuda(
     cuda: str | None, count: int, given: dict[str, str], setting: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`pinned_max_round_threshold_mb` must not be among it: torch 2.13 would give out blocks that are too small."""
+    """Without `pinned_max_round_threshold_mb`, with which torch 2.13 would return blocks that are too small."""
     monkeypatch.setattr(os, "environ", dict(given))
     monkeypatch.setattr(prewarm, "_torch_build", lambda: {"cuda": cuda})
     monkeypatch.setattr(prewarm, "cores", lambda: count)
@@ -208,7 +208,7 @@ def test_a_start_that_ran_out_of_memory_says_so(
 
 
 async def test_the_engine_runs_only_when_its_own_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process of vLLM's, such as one that looks at a model's class, is not it."""
+    """Other processes of vLLM, such as one that inspects a model's class, do not count."""
     running = [SimpleNamespace(name="SpawnProcess-1")]
     monkeypatch.setattr("models.chat.processes.multiprocessing.active_children", lambda: list(running))
     starting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -223,7 +223,7 @@ async def test_the_engine_runs_only_when_its_own_process_does(monkeypatch: pytes
 def test_an_imported_class_is_not_inspected_in_another_process(
     on_cpu: bool, known: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU another model's file may touch CUDA, so it is left to vLLM."""
+    """On a GPU another model's file may use CUDA, so it is left to vLLM."""
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["A", "B", "C"]}))
     places = {"A": ("json", "JSONDecoder"), "B": ("colorsys", "ONE_THIRD")}
     registered: dict[str, object] = {}
@@ -241,8 +241,8 @@ def test_an_imported_class_is_not_inspected_in_another_process(
     assert registered["A"] is json.JSONDecoder
 
 
-async def test_a_request_of_our_own_is_not_critical() -> None:
-    """A critical one would shorten the steps of its own warm-up, and every stream's."""
+async def test_warm_up_requests_are_not_critical() -> None:
+    """Critical ones would shorten the steps of the warm-up itself and of all streams."""
     headers: dict[bytes, bytes] = {}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Values that are not finite are found before an adapter gets near a step, and large finite ones are no fault."""
+"""Values that are not finite are found before an adapter is used, and large finite ones are accepted."""
 
 import math
 
@@ -20,7 +20,7 @@ def test_one_bad_value_is_enough(dtype: torch.dtype, bad: list[float], turned: b
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_sum_that_overflows_is_looked_into(dtype: torch.dtype) -> None:
+def test_a_sum_that_overflows_is_checked_value_by_value(dtype: torch.dtype) -> None:
     values = torch.full((64, 300), torch.finfo(dtype).max, dtype=dtype)
     assert torch.isinf(values.sum())
     assert finite(values)

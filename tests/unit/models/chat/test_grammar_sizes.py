@@ -1,4 +1,4 @@
-"""Bounds on the size of grammars, by properties: what is within is let through, what is over is named."""
+"""Bounds on the size of grammars, as properties: smaller ones are accepted, larger ones refused by name."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from registry.errors import BadRequest
 
 
 def refused(kind: str, value: Any, size: int = 0) -> str:
-    """What is said of it; empty: nothing."""
+    """Return the refusal, or ''."""
     try:
         sizes.check(kind, value, size, USUAL)
     except BadRequest as error:
@@ -37,7 +37,7 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(["choice", "regex", "grammar", "json", "structural_tag", "json_object"]), JSON)
-def test_nothing_breaks_it(kind: str, value: Any) -> None:
+def test_any_value_is_accepted_or_refused(kind: str, value: Any) -> None:
     assert refused(kind, value).split(":")[0] in ("", "grammar_too_large", "invalid_grammar")
 
 
@@ -61,7 +61,7 @@ def test_choices(count: int) -> None:
 
 
 @given(st.integers(0, 2_000), st.integers(0, 2_000), st.sampled_from(["properties", "patternProperties", "$defs"]))
-def test_properties_count_together_wherever_they_are(first: int, second: int, name: str) -> None:
+def test_properties_are_counted_over_the_whole_schema(first: int, second: int, name: str) -> None:
     schema = {
         name: {f"p{i}": {} for i in range(first)},
         "items": {"anyOf": [{"properties": {f"q{i}": {} for i in range(second)}}]},
@@ -90,7 +90,7 @@ def test_json_as_text_counts_as_the_same_and_is_not_followed_down_for_ever() -> 
 
 
 def test_json_as_text_is_counted_before_it_is_read() -> None:
-    """128 KiB of 1e308 took 0.6 s, in which no stream of the model went on."""
+    """Otherwise 128 KiB of 1e308 would block all of the model's streams for 0.6 s."""
     few, many = (f'{{"a": [{"1e308," * count}1]}}' for count in (1000, 20_000))
     assert refused("json", few) == ""
     assert "lists, objects and strings" in refused("json", many)
@@ -112,7 +112,7 @@ def test_a_circle_of_references_of_any_length(length: int) -> None:
         {"$defs": {"a/b~c": {}}, "$ref": "#/$defs/a~1b~0c"},
     ],
 )
-def test_references_that_lead_somewhere(schema: Any) -> None:
+def test_references_that_end_are_accepted(schema: Any) -> None:
     assert not refused("json", schema)
 
 
@@ -126,8 +126,8 @@ def test_references_that_lead_somewhere(schema: Any) -> None:
         ("json", {f"p{i}": {"$ref": "#" + "/" * 2_000} for i in range(60)}),
     ],
 )
-def test_what_is_looked_at_is_looked_at_once(kind: str, value: Any) -> None:
-    """In CPU time that no machine is too slow for; a look that goes back takes minutes for these."""
+def test_each_part_is_visited_once(kind: str, value: Any) -> None:
+    """Within CPU time that any machine reaches. With repeated visits, these would take minutes."""
     began = time.thread_time()
     refused(kind, value, 120_000)
     assert time.thread_time() - began < 5

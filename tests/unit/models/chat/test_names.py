@@ -1,4 +1,4 @@
-"""The name that a client asked for stands where the engine's stood, and nowhere else."""
+"""The client's name for a model replaces the engine's, and nothing else is replaced."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from models.chat.schemas import Renamer
 
 SERVED, DISPLAY_NAME = "sha256:" + "0" * 64, 'my "name"'
 OWN = {"model": SERVED, "service_tier": None, "more": [{"model": SERVED, "service_tier": "auto"}]}
-"""An object of a client's or model's."""
+"""An object that a client or a model wrote."""
 RESPONSE = {
     "id": "resp_1",
     "metadata": {"model": SERVED},
@@ -41,7 +41,7 @@ def packed(value: object) -> bytes:
     ("path", "body", "event", "tier"),
     [("/v1/responses", RESPONSE, "response", "flex"), ("/v1/messages", MESSAGE, "message", "batch")],
 )
-def test_objects_of_others_stay_as_they_are(
+def test_objects_of_clients_and_models_are_unchanged(
     path: str, body: dict[str, Any], event: str, tier: str, *, stream: bool
 ) -> None:
     name = {"response": "response.created", "message": "message_start"}[event]

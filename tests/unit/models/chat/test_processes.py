@@ -18,7 +18,7 @@ from models.process_control import OomKills
 from registry.errors import EngineFailed
 
 FORK = multiprocessing.get_context("fork")
-"""Needs no helper process of multiprocessing's own, which would outlive this test as a child of pytest."""
+"""The method without a helper process of multiprocessing, which would outlive the test as pytest's child."""
 
 
 def _child(code: int | None) -> None:
@@ -34,7 +34,7 @@ def _child(code: int | None) -> None:
         (0, "the engine's process ended"),
     ],
 )
-def test_the_exit_code_tells(code: int | None, cause: str) -> None:
+def test_the_exit_code_determines_the_message(code: int | None, cause: str) -> None:
     child = FORK.Process(target=_child, args=(code,))
     child.start()
     if code is None:
@@ -49,13 +49,13 @@ def test_the_exit_code_tells(code: int | None, cause: str) -> None:
 
 
 class _Late:
-    """A process whose pipe has closed but whose exit code is still to come: the kernel closes files first."""
+    """A process whose pipe is closed but whose exit code is still missing, because the kernel closes files first."""
 
     def __init__(self, looks: int) -> None:
         self._looks = looks
 
     def join(self, timeout: float) -> None:
-        """Nothing to wait for: each look at the exit code counts."""
+        """Return at once. Reads of the exit code are counted instead."""
 
     @property
     def exitcode(self) -> int | None:
@@ -84,7 +84,7 @@ async def test_a_kill_by_the_kernel_is_reported_as_out_of_memory(
 
 @pytest.mark.parametrize("code", [3, None], ids=["by itself", "by a signal"])
 async def test_the_cause_that_the_process_left_is_reported(code: int | None) -> None:
-    """What it left before it was killed may be of something that it had got over."""
+    """But not after a kill, because it may be from an earlier problem."""
     child = FORK.Process(target=_child, args=(code,))
     child.start()
     death: asyncio.Future[EngineFailed] = asyncio.get_running_loop().create_future()

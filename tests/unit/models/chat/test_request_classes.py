@@ -1,4 +1,4 @@
-"""What is told of a request that vLLM's request classes cannot read."""
+"""Errors for requests that vLLM's request classes cannot read."""
 
 import json
 from typing import Any, Literal
@@ -94,14 +94,14 @@ class Stone(BaseModel):
         ({"name": 5, "weight": 1}, "pet.name: Input should be a valid string."),
     ],
 )  # fmt: skip
-def test_a_value_is_judged_as_the_kind_that_it_is(pet: Any, message: str) -> None:
+def test_a_value_of_a_union_is_checked_as_its_own_kind(pet: Any, message: str) -> None:
     with pytest.raises(ValidationError) as wrong:
         TypeAdapter(Cat | Dog | Stone).validate_python(pet)
     errors = [{**error, "loc": ("body", "pet", *error["loc"])} for error in wrong.value.errors()]
     assert describe(errors, {"pet": pet})[0] == message
 
 
-def test_a_value_of_no_kind_says_which_there_are() -> None:
+def test_a_value_of_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValidationError) as wrong:
         TypeAdapter(Cat | Dog).validate_python({"type": "bird"})
     errors = [{**error, "loc": ("body", "pet", *error["loc"])} for error in wrong.value.errors()]
@@ -112,7 +112,7 @@ def test_a_value_of_no_kind_says_which_there_are() -> None:
 
 
 async def test_a_call_that_is_read_later_is_named_by_its_place_among_the_calls() -> None:
-    """Within the request's class, so that FastAPI calls it a fault of the body."""
+    """The error is raised within the request's class, so that FastAPI reports it as a fault of the body."""
     where = ("body", 0, "ChatCompletionMessageFunctionToolCallParam", "function", "arguments")
     fault = {"loc": where, "type": "string_type", "msg": "Input should be a valid string"}
     answer = await _refused(Request({"type": "http"}), RequestValidationError([fault], body={"messages": []}))

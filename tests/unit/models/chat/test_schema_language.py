@@ -1,4 +1,4 @@
-"""JSON schemas in the few forms that are enforced: what is written anew, and the path of what is refused."""
+"""JSON schemas are rewritten to the few forms that are enforced, or refused with the path of the keyword."""
 
 import random
 import re
@@ -84,7 +84,7 @@ def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
     ],
     ids=str,
 )  # fmt: skip
-def test_written_anew(schema: Any, rewritten: Any) -> None:
+def test_schemas_are_rewritten(schema: Any, rewritten: Any) -> None:
     assert rewrite(schema) == rewritten
 
 
@@ -119,7 +119,7 @@ def test_written_anew(schema: Any, rewritten: Any) -> None:
     ],
     ids=str,
 )
-def test_refused_by_path(schema: Any, path: str) -> None:
+def test_schemas_are_refused_with_the_path(schema: Any, path: str) -> None:
     with pytest.raises(SchemaError) as refused:
         rewrite(schema)
     assert dotted(refused.value.path) == path
@@ -135,7 +135,7 @@ def test_a_chain_of_references_may_be_long() -> None:
     assert len(rewrite({"$ref": "#/$defs/d0", "$defs": {**chain, "d60": TEXT}})["$defs"]) == 61
 
 
-def test_schemas_of_a_structural_tag_are_written_anew() -> None:
+def test_schemas_of_a_structural_tag_are_rewritten() -> None:
     tag = {
         "format": {"type": "tag", "begin": "<a>", "content": {"type": "json_schema", "json_schema": {"minLength": 1}}}
     }
@@ -172,7 +172,7 @@ PATTERNS = st.builds(
 
 
 def sample(pattern: patterns.Pattern, choose: random.Random) -> str:
-    """A text that a pattern matches, of plain characters."""
+    """Return a text of plain characters that the pattern matches."""
     match pattern:
         case patterns.Chars():
             spans = re.findall(r"\\?(.)(?:-\\?(.))?", patterns.write(pattern)[1:-1], re.DOTALL)
@@ -189,11 +189,11 @@ def sample(pattern: patterns.Pattern, choose: random.Random) -> str:
 
 @settings(deadline=None)
 @given(pattern=PATTERNS, choose=st.randoms(use_true_random=False))
-def test_what_a_written_pattern_matches_the_first_one_does(pattern: str, choose: random.Random) -> None:
+def test_texts_of_a_rewritten_pattern_match_the_original(pattern: str, choose: random.Random) -> None:
     parsed = patterns.parse(pattern)
     try:
         patterns.write(parsed)
-    except patterns.PatternError:  # nothing but blanks that are escaped in JSON
+    except patterns.PatternError:  # only blanks that are escaped in JSON
         return
     text = sample(parsed, choose)
     assert re.search(pattern, text)
@@ -204,5 +204,5 @@ def test_what_a_written_pattern_matches_the_first_one_does(pattern: str, choose:
 
 @settings(deadline=None)
 @given(st.lists(st.text("abé", max_size=3), max_size=5), st.text("abé", max_size=4))
-def test_other_names(names: list[str], name: str) -> None:
+def test_a_free_name_is_found(names: list[str], name: str) -> None:
     assert bool(re.fullmatch(patterns.others(names), name)) == (name not in names)

@@ -1,4 +1,4 @@
-"""What may not be null is left out, what must be there is put in, and what clients and models wrote stays as it is."""
+"""Answers fit the vendors' schemas: no undocumented nulls or missing fields; clients' and models' data is unchanged."""
 
 import json
 import time
@@ -35,7 +35,7 @@ def parse(data: bytes) -> Any:
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @given(st.text(), st.dictionaries(st.sampled_from([*GONE, "content", "refusal"]), st.none() | st.integers()))
-def test_only_nulls_of_these_names_go(path: str, content: str, fields: dict[str, int | None]) -> None:
+def test_only_nulls_of_these_names_are_left_out(path: str, content: str, fields: dict[str, int | None]) -> None:
     tricky = content + ',"service_tier":null' + packed({"id": None, "annotations": None}).decode()
     whole = {"first": fields, "content": tricky, **fields, "choices": [{**fields, "text": "{"}, fields]}
 
@@ -46,7 +46,7 @@ def test_only_nulls_of_these_names_go(path: str, content: str, fields: dict[str,
     assert json.loads(schemas.fit_answer(path, packed(whole))) == expected
 
 
-def test_logprobs_name_those_of_a_refusal() -> None:
+def test_logprobs_have_the_field_of_a_refusal() -> None:
     data = packed({"choices": [{"message": {"content": '"logprobs":{"content":'}, "logprobs": {"content": []}}]})
     found = json.loads(schemas.fit_answer(CHAT, data))
     assert found["choices"][0]["logprobs"] == {"content": [], "refusal": None}
@@ -54,7 +54,7 @@ def test_logprobs_name_those_of_a_refusal() -> None:
 
 
 @given(JSON, st.text())
-def test_responses_keep_what_a_client_sent_and_a_model_wrote(sent: Any, stated: str) -> None:
+def test_responses_keep_the_clients_and_the_models_nulls(sent: Any, stated: str) -> None:
     tool = {"type": "function", "name": "x", "parameters": sent, "strict": None, "async": None}
     item = {"type": "message", "phase": None, "content": [{"type": "output_text", "text": stated, "logprobs": None}]}
     shape = {"type": "json_schema", "name": "n", "schema": {"properties": sent}, "description": None, "strict": True}
@@ -96,7 +96,7 @@ def test_numbers_of_a_client_keep_their_digits() -> None:
 
 
 @given(JSON)
-def test_messages_have_what_anthropics_clients_count_on(sent: Any) -> None:
+def test_messages_have_the_fields_that_anthropics_clients_need(sent: Any) -> None:
     block = {"type": "tool_use", "id": "x", "name": "y", "input": {"type": "text", "more": sent}}
     whole = {"id": "msg", "content": [block, {"type": "text", "text": "hi"}], "usage": {"input_tokens": 1}}
     found = json.loads(schemas.fit_answer(MESSAGES, packed(whole)))
@@ -107,8 +107,8 @@ def test_messages_have_what_anthropics_clients_count_on(sent: Any) -> None:
     assert parse(schemas.fit_answer(MESSAGES, event(started)))["content_block"]["signature"] == ""
 
 
-def test_a_response_says_what_was_requested_and_not_what_vllm_made_of_it() -> None:
-    """vLLM puts the schema of a call that has to be made into `text`, and its own limit where there was none."""
+def test_a_response_repeats_the_request_and_not_vllms_changes() -> None:
+    """vLLM puts the schema of a required call into `text`, and adds its own limit."""
     made = {"id": "resp_1", "text": {"format": {"type": "json_schema", "name": "tool_calling_response"}}}
     made |= {"max_output_tokens": 497, "status": "completed", "reasoning": None}
     fields: dict[str, Any] = {
@@ -154,7 +154,7 @@ def test_pieces_of_text_and_several_events_at_once_stay_whole() -> None:
     assert schemas.fit_answer(MESSAGES, b"data: [DONE]\n\n") == b"data: [DONE]\n\n"
 
 
-def test_other_paths_are_left_alone() -> None:
+def test_other_paths_are_unchanged() -> None:
     data = b'{"id":null}'
     assert schemas.fit_answer("/tokenize", data) is data
 
@@ -167,8 +167,8 @@ def test_other_paths_are_left_alone() -> None:
         ("invalid_prompt", "invalid_prompt", "BadRequestError"),
     ],
 )
-def test_an_error_in_a_stream_has_words_as_its_code_and_type(code: int | str, word: str, kind: str) -> None:
-    """As vLLM writes it, with blanks; and what a client sent never passes for one."""
+def test_an_error_in_a_stream_has_texts_as_its_code_and_type(code: int | str, word: str, kind: str) -> None:
+    """In vLLM's format with blanks. A client's text is never taken for one."""
     error = {"message": 'no \n\ndata: {"error"', "type": "BadRequestError", "param": None, "code": code}
     before = b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": {\\"code\\": 400}}"}}]}\n\n'
     stream = before + b"data: " + json.dumps({"error": error}).encode() + b"\n\ndata: [DONE]\n\n"
@@ -205,7 +205,7 @@ def test_an_error_in_a_stream_is_short_and_never_breaks_it() -> None:
         assert schemas.fit_answer("/v1/completions", odd) == odd
 
 
-def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
+def test_an_error_in_a_stream_of_messages_has_the_vendors_type() -> None:
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
     expected = {"type": "error", "error": {"type": "api_error", "message": "it broke"}}
     for request_id in ("", "req_1"):
@@ -224,7 +224,7 @@ def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
         max_size=4,
     )
 )
-def test_tools_are_given_back_as_they_were_sent_whichever_way_they_are_read(tools: list[dict[str, Any]]) -> None:
+def test_tools_are_returned_as_they_were_sent_however_they_are_read(tools: list[dict[str, Any]]) -> None:
     own = ("parameters", "strict")
     expected = [{name: v for name, v in tool.items() if v is not None or name in own} for tool in tools]
     fitted = json.loads(schemas.fit_answer(RESPONSES, json.dumps({"tools": tools}).encode()))
@@ -232,8 +232,8 @@ def test_tools_are_given_back_as_they_were_sent_whichever_way_they_are_read(tool
 
 
 @pytest.mark.parametrize("size", [10, 5 << 20])
-def test_tools_that_come_again_are_given_back_alike(size: int) -> None:
-    """From what is kept, or made anew where they are more than is kept."""
+def test_repeated_tools_are_returned_alike(size: int) -> None:
+    """From the cache, or rendered again if they are larger than the cache."""
     tool = {"type": "function", "name": "f", "parameters": {"a": "x" * size}, "strict": None, "defer_loading": None}
     body = json.dumps({"tools": [tool]}).encode()
     first, again = schemas.fit_answer(RESPONSES, body), schemas.fit_answer(RESPONSES, body)

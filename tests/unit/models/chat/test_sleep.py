@@ -1,4 +1,4 @@
-"""What happens around vLLM's sleep, in which order, with a scripted vLLM: the device's bytes are made up here."""
+"""The steps around vLLM's sleep and their order, with a scripted vLLM and made-up bytes of the device."""
 
 import json
 import weakref
@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 class ScriptedVllm:
-    """20 GiB in the allocator that sleeps, 15 of them weights; `leaks` of them do not come back."""
+    """vLLM with 20 GiB in the sleeping allocator, 15 of them weights. `leaks` bytes are not freed."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -81,7 +81,7 @@ def sleeper(vllm: ScriptedVllm) -> Sleeper:
     return Sleeper(vllm, vllm.app, "m", Adapters(vllm.log), 22 * GIB, lambda: 3 * GIB)  # type: ignore[arg-type]
 
 
-async def test_adapters_and_caches_are_gone_before_and_the_answer_is_proved_after(vllm: ScriptedVllm) -> None:
+async def test_adapters_and_caches_are_dropped_before_and_an_answer_is_compared_after(vllm: ScriptedVllm) -> None:
     one = sleeper(vllm)
     assert not one.able
     assert await one.expected() == MemoryFootprint(device_bytes=2 * GIB, host_bytes=19 * GIB)
@@ -93,7 +93,9 @@ async def test_adapters_and_caches_are_gone_before_and_the_answer_is_proved_afte
     assert vllm.log == ["answer", *before, "wake", "reset", "answer", *before]
 
 
-async def test_only_what_the_device_shows_as_free_counts(vllm: ScriptedVllm, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_bytes_that_the_device_reports_as_free_count(
+    vllm: ScriptedVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sleep, "SEEN_WITHIN", 0.03)
     one = sleeper(vllm)
     await one.expected()
@@ -101,7 +103,7 @@ async def test_only_what_the_device_shows_as_free_counts(vllm: ScriptedVllm, mon
     assert (await one.down()).device_bytes == 17 * GIB
 
 
-async def test_other_words_after_the_wake_are_other_weights(vllm: ScriptedVllm) -> None:
+async def test_another_answer_after_the_wake_means_other_weights(vllm: ScriptedVllm) -> None:
     one = sleeper(vllm)
     await one.expected()
     await one.down()
@@ -110,7 +112,7 @@ async def test_other_words_after_the_wake_are_other_weights(vllm: ScriptedVllm) 
         await one.up()
 
 
-async def test_what_does_not_wake_or_cannot_be_emptied_is_an_error(vllm: ScriptedVllm) -> None:
+async def test_a_failed_wake_or_a_cache_that_cannot_be_emptied_is_an_error(vllm: ScriptedVllm) -> None:
     one = sleeper(vllm)
     await one.expected()
     vllm.cache_in_use = True
@@ -124,7 +126,7 @@ async def test_what_does_not_wake_or_cannot_be_emptied_is_an_error(vllm: Scripte
         await one.up()
 
 
-async def test_its_memory_is_pinned_a_block_at_a_time_while_nothing_runs(
+async def test_memory_is_pinned_block_by_block_while_nothing_runs(
     vllm: ScriptedVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sleep, "TICK", 0.0)
@@ -132,9 +134,11 @@ async def test_its_memory_is_pinned_a_block_at_a_time_while_nothing_runs(
     await one.expected()
     await one.prepare(lambda: next(looks))
     assert vllm.blocks == 3
-    assert list(looks) == [], "nine quiet looks are too few, and each request begins the count again"
+    assert list(looks) == [], "nine quiet checks are too few, and each request restarts the count"
     await one.down()
-    assert vllm.log[-4:] == ["forget", "reset", "prepare_sleep", "sleep 1"], "what is held goes before the sleep"
+    assert vllm.log[-4:] == ["forget", "reset", "prepare_sleep", "sleep 1"], (
+        "prepared blocks are freed before the sleep"
+    )
 
 
 async def test_without_host_memory_a_sleep_is_not_prepared_and_goes_on(
@@ -151,7 +155,7 @@ async def test_without_host_memory_a_sleep_is_not_prepared_and_goes_on(
 
 
 class Blocks:
-    """What is pinned and alive; `most` blocks fit."""
+    """Pinned blocks that are alive, of which `most` fit."""
 
     def __init__(self, most: int = 9) -> None:
         self.alive: list[int] = []
@@ -167,11 +171,11 @@ class Blocks:
 
 
 class Block:
-    """Stands for a tensor."""
+    """Replaces a tensor."""
 
 
-def test_blocks_are_held_until_all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else torch would give out the first one again for the second."""
+def test_blocks_are_kept_until_all_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise torch would return the first one again for the second."""
     memory = Blocks()
     monkeypatch.setattr(sleep_memory, "pinned", memory.pinned)
     blocks = sleep_memory.SleepBlocks([4, 16, 4])
@@ -184,7 +188,7 @@ def test_blocks_are_held_until_all_are_there(monkeypatch: pytest.MonkeyPatch) ->
     assert blocks.pin_next() == [3, 3]
 
 
-def test_what_is_held_goes_when_the_sleep_begins_or_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_freed_when_the_sleep_begins_or_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, core = Blocks(most=1), SimpleNamespace()
     monkeypatch.setattr(sleep_memory, "pinned", memory.pinned)
     monkeypatch.setattr(sleep_memory, "kept_blocks", lambda: [8, 8])

@@ -15,7 +15,7 @@ def packed(data: object) -> bytes:
 
 
 @pytest.mark.parametrize("tier", ["priority", "default", "flex"])
-def test_where_each_vendor_tells_it(tier: str) -> None:
+def test_the_tier_is_where_each_vendor_has_it(tier: str) -> None:
     chat = json.loads(schemas.fit_answer("/v1/chat/completions", packed(CHAT), tier))
     assert chat == {**CHAT, "service_tier": tier}
     stream = schemas.fit_answer("/v1/chat/completions", b"data: " + packed(CHUNK) + b"\n\ndata: [DONE]\n\n", tier)

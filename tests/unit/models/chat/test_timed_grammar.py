@@ -1,4 +1,4 @@
-"""A grammar that takes more than its share of the steps ends its own request; one that takes little never does."""
+"""A grammar that uses more than its share of the steps ends its own request, and a cheap one never does."""
 
 import time
 
@@ -11,7 +11,7 @@ FOLLOW, EACH = USUAL.follow_seconds, USUAL.follow_token_seconds
 
 
 class Grammar:
-    """Burns CPU time of its thread, whatever else the machine does."""
+    """Uses CPU time of its thread, regardless of the machine's load."""
 
     def __init__(self, accept: float = 0.0, fill: float = 0.0) -> None:
         self.accept, self.fill = accept, fill
@@ -32,7 +32,7 @@ def burn(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("accept", "fill"), [(0.05, 0.0), (0.0, 0.05), (0.03, 0.03)])
-def test_it_ends_when_its_allowance_is_used_up(accept: float, fill: float) -> None:
+def test_a_request_ends_when_its_allowance_is_used_up(accept: float, fill: float) -> None:
     watched, steps = grammars.TimedGrammar(Grammar(accept, fill), FOLLOW, EACH), 0
     while not watched.overspent:
         watched.fill_bitmask(None, 0)
@@ -42,19 +42,19 @@ def test_it_ends_when_its_allowance_is_used_up(accept: float, fill: float) -> No
     assert steps <= FOLLOW / (accept + fill - EACH) + 1
 
 
-def test_a_small_cost_per_token_goes_on_for_ever() -> None:
+def test_a_small_cost_per_token_is_allowed_forever() -> None:
     watched = grammars.TimedGrammar(Grammar(accept=EACH / 10), FOLLOW, EACH)
     assert all(watched.accept_tokens("r", [1]) for _ in range(300))
 
 
-def test_the_grammars_own_word_counts() -> None:
+def test_the_grammars_own_refusal_is_kept() -> None:
     watched = grammars.TimedGrammar(Grammar(), FOLLOW, EACH)
     assert not watched.accept_tokens("r", [-1])
     assert watched.name == "its own"
 
 
-def test_what_all_take_together_is_bounded_and_comes_back() -> None:
-    """Who has many sequences has no more of it; who takes little goes on beside them."""
+def test_the_time_of_all_grammars_is_bounded_and_refilled() -> None:
+    """Many sequences do not get more of it, and cheap grammars go on beside expensive ones."""
     now = 0.0
     shared = grammars.SharedBudget(FOLLOW, lambda: now)
     cost = EACH + FOLLOW / 4

@@ -1,4 +1,4 @@
-"""Answers that are asked to be too long: cut to the context, with a warning."""
+"""Limits of tokens beyond the context are cut to it, with a warning."""
 
 import json
 
@@ -16,7 +16,7 @@ NUMBERS = st.dictionaries(
 
 
 @given(NUMBERS, st.integers(16, 10**6))
-def test_only_numbers_above_are_cut(requested: dict[str, object], most: int) -> None:
+def test_only_larger_numbers_are_cut(requested: dict[str, object], most: int) -> None:
     body = {"model": "m", "messages": [{"content": "é"}], **requested}
     request = ChatRequest(CHAT, json.dumps(body).encode())
     limits.cut_tokens(request, most)
@@ -25,7 +25,7 @@ def test_only_numbers_above_are_cut(requested: dict[str, object], most: int) -> 
     assert after == {**body, **expected}
 
 
-def test_a_body_that_asks_for_less_stays_as_it_is() -> None:
+def test_a_body_with_a_smaller_number_is_unchanged() -> None:
     body = b'{ "max_tokens":  512, "x": 1e400 }'
     request = ChatRequest(CHAT, body)
     limits.cut_tokens(request, 512)
@@ -46,7 +46,7 @@ def test_a_warning_says_what_was_cut(body: bytes, allowed: int | None, expected_
     assert limits.cut_warning(limits.token_limits(ChatRequest(CHAT, body)), allowed) == expected_warning
 
 
-def test_only_chat_has_it() -> None:
+def test_only_chat_models_have_it() -> None:
     recipe = {"id": "m", "version": 1, "source": {"path": "x"}, "on_too_many_tokens": "refuse"}
     assert Recipe.model_validate({**recipe, "task": "chat", "engine": {"name": "vllm"}}).on_too_many_tokens == "refuse"
     with pytest.raises(ValueError, match="only task chat"):

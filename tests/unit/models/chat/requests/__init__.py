@@ -1,1 +1,1 @@
-"""What a body of the chat engine may hold."""
+"""Bodies of the chat engine's requests: their fields, tools, templates and errors."""

@@ -32,21 +32,21 @@ def restricted(path: str, tools: list[Any], tool_choice: Any) -> tuple[dict[str,
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_only_the_allowed_ones_are_left(path: str, mode: str) -> None:
+def test_only_the_allowed_tools_are_left(path: str, mode: str) -> None:
     tools = [function(name, path) for name in "abc"]
     body, _, given = restricted(path, tools, choice(path, mode, [tools[2], tools[0]]))
     assert body == {"model": "m", "tools": [tools[0], tools[2]], "tool_choice": mode}
     assert json.loads(bytes(given.tools)) == tools
 
 
-def test_other_choices_and_paths_are_left_alone() -> None:
+def test_other_choices_and_paths_are_unchanged() -> None:
     for path, other in ((CHAT, "auto"), (CHAT, {"type": "function"}), ("/v1/messages", choice(RESPONSES, "auto", []))):
         body, _, given = restricted(path, [function("a", path)], other)
         assert (body["tool_choice"], given) == (other, None)
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
-def test_none_allowed(path: str) -> None:
+def test_without_an_allowed_tool_there_are_no_tools(path: str) -> None:
     tools = [function("a", path)]
     body, _, _ = restricted(path, tools, choice(path, "auto", []))
     assert body == {"model": "m"}
@@ -66,14 +66,14 @@ def test_none_allowed(path: str) -> None:
         ("auto", ["a"], ".tools[0]"),
     ],
 )
-def test_what_is_refused(path: str, mode: Any, tools: Any, param: str) -> None:
+def test_faulty_choices_are_refused(path: str, mode: Any, tools: Any, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
         restricted(path, [function("a", path), "odd"], choice(path, mode, tools))
     where = "tool_choice.allowed_tools" if path == CHAT else "tool_choice"
     assert caught.value.param == where + param
 
 
-def test_a_response_repeats_what_was_sent() -> None:
+def test_a_response_repeats_the_clients_tools_and_choice() -> None:
     tools = [function("a", RESPONSES), function("b", RESPONSES), EDIT, HOSTED]
     requested = choice(RESPONSES, "required", [tools[0], EDIT])
     body, request, given = restricted(RESPONSES, tools, requested)

@@ -1,4 +1,4 @@
-"""Tools that a client runs itself: functions for the model, and the client's own items in the answer."""
+"""Tools that a client runs itself are functions for the model, and the client's own items in the answer."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def read(data: bytes) -> list[dict[str, Any]]:
     return parsed
 
 
-def test_each_kind_is_a_function() -> None:
+def test_each_kind_becomes_a_function() -> None:
     function = {"type": "function", "name": "f", "parameters": {}}
     body, tools = translated(tools=[function, EDIT, SHELL, {"type": "shell"}, {"type": "apply_patch"}, CRM])
     assert [tool["name"] for tool in body["tools"]] == [
@@ -60,14 +60,14 @@ def test_each_kind_is_a_function() -> None:
     assert tools is not None
 
 
-def test_a_request_of_plain_functions_stays_as_it_is() -> None:
+def test_a_request_of_plain_functions_is_unchanged() -> None:
     body = b'{"model":"m", "tools": [{"type":"function","name":"f"}],"input":[{"role":"user","content":"x"}]}'
     request = ChatRequest(RESPONSES, body)
     assert client_tools.translate(request) is None
     assert request.body == body
 
 
-def test_a_grammar_is_part_of_the_description() -> None:
+def test_a_grammar_becomes_part_of_the_description() -> None:
     form = {"type": "grammar", "syntax": "lark", "definition": "start: line+"}
     body, _ = translated(tools=[EDIT | {"format": form}])
     assert "lark grammar:\nstart: line+" in body["tools"][0]["description"]
@@ -96,7 +96,7 @@ def test_a_grammar_is_part_of_the_description() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_call_comes_back_as_the_clients_item_and_goes_in_again(
+def test_a_call_is_returned_as_the_clients_item_and_accepted_again(
     tool: dict[str, Any], arguments: dict[str, Any], item: dict[str, Any]
 ) -> None:
     _, tools = translated(tools=[tool], tool_choice="auto")
@@ -126,7 +126,7 @@ def test_a_function_of_a_namespace_keeps_its_name_for_the_client() -> None:
     assert body["input"] == [call("crm__find", "{}")]
 
 
-def test_a_custom_tool_in_a_stream() -> None:
+def test_a_custom_tool_has_its_own_events_in_a_stream() -> None:
     _, tools = translated(tools=[EDIT])
     assert tools is not None
     arguments = '{"input": "a\\nb"}'
@@ -152,7 +152,7 @@ def test_a_custom_tool_in_a_stream() -> None:
     assert completed["response"] == {"output": [item["item"]], "tools": [EDIT]}
 
 
-def test_other_events_of_a_stream_stay_byte_for_byte() -> None:
+def test_other_events_of_a_stream_are_unchanged() -> None:
     _, tools = translated(tools=[EDIT])
     assert tools is not None
     text = events({"type": "response.output_text.delta", "output_index": 0, "delta": "call edit"})
@@ -163,7 +163,7 @@ def test_other_events_of_a_stream_stay_byte_for_byte() -> None:
     assert tools.restore(text + plain) == text + plain
 
 
-def test_a_call_that_was_cut_is_still_there() -> None:
+def test_a_call_that_was_cut_is_kept() -> None:
     _, tools = translated(tools=[EDIT])
     assert tools is not None
     restored = json.loads(tools.restore(json.dumps({"output": [call("edit", '{"input": "ha')]}).encode()))
@@ -182,7 +182,7 @@ def test_a_choice_of_such_a_tool_is_one_of_its_function(kind: str) -> None:
     assert body["tool_choice"] == {"type": "function", "name": tool.get("name", kind)}
 
 
-def test_nulls_of_items_that_come_back_are_left_out() -> None:
+def test_nulls_of_returned_items_are_left_out() -> None:
     message = {"type": "message", "role": "assistant", "content": []}
     thoughts = {"type": "reasoning", "summary": []}
     body, _ = translated(input=[message | {"id": None, "status": None}, thoughts | {"id": None}])
@@ -200,6 +200,6 @@ def test_anthropics_client_tools_get_their_schema(kind: str) -> None:
 
 
 @pytest.mark.parametrize("tools", ["word", [1], None, [{"type": 4}], [], [[]]])
-def test_what_is_no_list_of_tools_is_left_to_the_engine(tools: Any) -> None:
+def test_tools_that_are_no_list_are_left_to_the_engine(tools: Any) -> None:
     body, found = translated(tools=tools, input="text")
     assert (body["tools"], found) == (tools, None)

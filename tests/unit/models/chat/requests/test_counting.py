@@ -1,4 +1,4 @@
-"""Calls that only count tokens: by turns of teams, and with pauses while others run."""
+"""Calls that only count tokens run by turns of teams, and with pauses while other calls run."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -13,7 +13,7 @@ from models.messages import Event, HttpCall, ResponseEnd, Usage
 
 
 class Engine(VllmEngine):
-    """Notes the calls that vLLM would get, and answers them once their gate opens."""
+    """Records the calls that vLLM would get, and answers them once their gate opens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ async def test_one_call_counts_at_a_time_and_teams_take_turns(path: str) -> None
     assert engine.begun == ["a", "a", "b", "a"]
 
 
-async def test_chats_do_not_wait_for_those_that_count() -> None:
+async def test_chats_do_not_wait_for_calls_that_count() -> None:
     engine = Engine()
     counts = engine.ask("a")
     await settle()
@@ -67,7 +67,7 @@ async def test_chats_do_not_wait_for_those_that_count() -> None:
     await asyncio.gather(counts, *chats)
 
 
-async def test_a_call_that_leaves_gives_its_turn_to_the_next() -> None:
+async def test_a_cancelled_call_gives_its_turn_to_the_next() -> None:
     engine = Engine()
     first, second = engine.ask("a"), engine.ask("b")
     await settle()
@@ -79,7 +79,7 @@ async def test_a_call_that_leaves_gives_its_turn_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("others", [False, True])
-async def test_the_next_one_pauses_as_long_as_the_last_one_took_while_others_run(
+async def test_the_next_call_pauses_for_the_last_ones_duration_while_others_run(
     others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, pauses = Engine(), list[float]()

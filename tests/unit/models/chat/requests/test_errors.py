@@ -1,4 +1,4 @@
-"""What a failure of the engine means for a request."""
+"""Errors of requests when their engine fails."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from models.chat.requests.request import ChatRequest
     ("reached", "constrained", "code"),
     [(False, False, "unprocessable_request"), (True, True, "unsatisfiable_constraint"), (True, False, None)],
 )
-def test_what_a_failure_of_a_living_engine_means(reached: bool, constrained: bool, code: str | None) -> None:
+def test_the_code_of_a_failure_of_a_living_engine(reached: bool, constrained: bool, code: str | None) -> None:
     fault = errors.explain_failure(reached_engine=reached, constrained=constrained)
     assert (fault and fault.code) == code
 

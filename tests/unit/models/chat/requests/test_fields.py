@@ -1,4 +1,4 @@
-"""Which fields of a chat request are left out or refused, because the engine would drop them."""
+"""Fields of a chat request that are left out or refused, because the engine would drop them."""
 
 import ast
 import json
@@ -56,7 +56,7 @@ def fields() -> chat_fields.Fields:
 
 
 def test_tools_without_a_parser_of_calls_are_refused_for_responses(fields: chat_fields.Fields) -> None:
-    """vLLM refuses them in Chat Completions and Messages, and left them out here."""
+    """vLLM refuses them in Chat Completions and Messages, but silently ignores them here."""
     deaf = {**fields, RESPONSES: fields[RESPONSES] - {"tools"}}
     body: dict[str, Any] = {"model": "m", "tools": [{"type": "function", "name": "f"}]}
     with pytest.raises(BadRequest, match="needs a parser of this model's calls") as refused:
@@ -69,7 +69,7 @@ def test_tools_without_a_parser_of_calls_are_refused_for_responses(fields: chat_
 
 def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Fields) -> None:
     assert fields[CHAT] == {"model", "reasoning_effort", "schema_", "schema"}
-    assert fields[COUNT] == fields[MESSAGES]  # what a message may hold does not disturb its count
+    assert fields[COUNT] == fields[MESSAGES]  # fields of a message are accepted when it is counted
     assert "/tokenize" not in fields
 
 
@@ -88,7 +88,7 @@ def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Field
         {"stream_options": {"include_usage": True, "include_obfuscation": False}},
     ],
 )
-def test_let_through(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
+def test_fields_that_the_engine_reads_are_accepted(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
     known = {**fields, CHAT: fields[CHAT] | {"response_format", "stream_options"}}
     chat_fields.check(known, ChatRequest(CHAT, json.dumps({"model": "m", **more}).encode()))
 
@@ -108,7 +108,7 @@ def test_nulls_are_left_out(fields: chat_fields.Fields) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"include_obfuscation": False}])
-def test_a_stream_of_responses_is_not_obfuscated_anyway(fields: chat_fields.Fields, options: Any) -> None:
+def test_turning_obfuscation_off_is_accepted(fields: chat_fields.Fields, options: Any) -> None:
     chat_fields.check(fields, ChatRequest(RESPONSES, json.dumps({"model": "m", "stream_options": options}).encode()))
 
 
@@ -163,7 +163,9 @@ def test_store_is_removed_with_a_warning(path: str) -> None:
         ("/v1/responses", {"tools": [{"type": "nonsense"}]}, "tools[0].type", "send a function"),
     ],
 )
-def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str, words: str) -> None:
+def test_fields_that_matter_are_refused(
+    fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str, words: str
+) -> None:
     known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text", "truncation"}}
     known[CHAT] |= {"response_format", "stream", "stream_options"}
     with pytest.raises(BadRequest, match=words.replace("[", r"\[")) as refused:
@@ -240,7 +242,7 @@ def test_hints_are_left_out_with_a_warning(
                     "tool_choice": {"type": "tool", "name": "s"}}, "tools[0].type"),
     ],
 )  # fmt: skip
-def test_what_would_change_the_answer_is_refused(
+def test_fields_that_would_change_the_answer_are_refused(
     fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str
 ) -> None:
     known = {
@@ -254,7 +256,7 @@ def test_what_would_change_the_answer_is_refused(
 
 
 @pytest.mark.parametrize("name", ["value", "schema"])
-def test_a_schema_beside_json_object_moves_to_where_it_is_read(fields: chat_fields.Fields, name: str) -> None:
+def test_a_schema_with_json_object_is_moved_to_its_field(fields: chat_fields.Fields, name: str) -> None:
     known = {**fields, CHAT: fields[CHAT] | {"response_format"}}
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     body = json.dumps({"model": "m", "response_format": {"type": "json_object", name: schema}}).encode()
@@ -265,12 +267,12 @@ def test_a_schema_beside_json_object_moves_to_where_it_is_read(fields: chat_fiel
 
 
 @pytest.mark.parametrize("tools", ["word", [1], {"a": 1}, None, [{"type": 4}], []])
-def test_what_is_no_list_of_tools_is_left_to_the_engine(fields: chat_fields.Fields, tools: Any) -> None:
+def test_tools_that_are_no_list_are_left_to_the_engine(fields: chat_fields.Fields, tools: Any) -> None:
     known = {**fields, "/v1/responses": fields["/v1/responses"] | {"tools"}}
     chat_fields.check(known, ChatRequest("/v1/responses", json.dumps({"model": "m", "tools": tools}).encode()))
 
 
-def test_other_paths_ignore_what_they_do_not_know(fields: chat_fields.Fields) -> None:
+def test_other_paths_ignore_unknown_fields(fields: chat_fields.Fields) -> None:
     chat_fields.check(fields, ChatRequest("/tokenize", b'{"model": "m", "nonsense": 1}'))
 
 
@@ -282,7 +284,7 @@ def test_other_paths_ignore_what_they_do_not_know(fields: chat_fields.Fields) ->
         (MESSAGES, {"output_config": {"effort": "low"}}, "output_config.effort"),
     ],
 )
-def test_an_effort_that_the_template_does_not_know(
+def test_an_effort_that_the_template_does_not_know_is_ignored_with_a_warning(
     fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str
 ) -> None:
     body = json.dumps({"model": "m", **more}).encode()
@@ -296,12 +298,12 @@ def test_an_effort_that_the_template_does_not_know(
 
 
 @pytest.mark.parametrize("reasoning", [{"summary": "auto"}, {"effort": "none"}, {}, None, "odd"])
-def test_reasoning_that_asks_for_nothing(fields: chat_fields.Fields, reasoning: Any) -> None:
+def test_reasoning_without_an_effort_is_accepted(fields: chat_fields.Fields, reasoning: Any) -> None:
     knowing = {CHAT: frozenset({"model"}), RESPONSES: frozenset({"model", "reasoning"})}
     chat_fields.check(knowing, ChatRequest(RESPONSES, json.dumps({"model": "m", "reasoning": reasoning}).encode()))
 
 
-def test_summaries_of_thoughts_are_refused() -> None:
+def test_summaries_of_reasoning_are_refused() -> None:
     knowing = {CHAT: frozenset({"model", "reasoning_effort"}), RESPONSES: frozenset({"model", "reasoning"})}
     with pytest.raises(BadRequest, match="not as a summary"):
         chat_fields.check(
@@ -326,13 +328,13 @@ def test_whether_a_template_knows_an_effort(
     assert chat_fields.knows_effort(tmp_path, flags) is knows
 
 
-def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_a_template_in_a_separate_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text("{{ enable_thinking }}")
     assert chat_fields.knows_effort(tmp_path, {"chat_template": str(tmp_path / "mine.jinja")})
 
 
-def test_a_template_that_is_longer_than_a_file_name_may_be(tmp_path: Path) -> None:
-    """It is no path, and asking the disk for it is an error of its own."""
+def test_a_template_that_is_longer_than_a_file_name_is_no_path(tmp_path: Path) -> None:
+    """Looking for a file of that name would raise an error."""
     text = "{{ reasoning_effort }}" + "x" * 300
     assert template.texts(tmp_path, {"chat_template": text}) == [text]
 
@@ -360,7 +362,7 @@ def unread(folder: Path, flags: dict[str, Any], *names: str) -> list[str]:
         ("other.txt", "", {}, []),
     ],
 )
-def test_what_a_template_does_not_read(
+def test_variables_that_a_template_does_not_read(
     tmp_path: Path, file: str, text: str, flags: dict[str, Any], unread_names: list[str]
 ) -> None:
     (tmp_path / file).write_text(text)
@@ -368,7 +370,7 @@ def test_what_a_template_does_not_read(
     assert unread(tmp_path, flags, *requested) == unread_names
 
 
-def test_a_tokenizer_that_makes_prompts_by_itself(tmp_path: Path) -> None:
+def test_a_template_is_not_scanned_beside_mistrals_own_tokenizer(tmp_path: Path) -> None:
     (tmp_path / JINJA).write_text("{{ mood }}")
     (tmp_path / "tekken.json").write_text("{}")
     assert unread(tmp_path, {}, "slip") == []
@@ -396,10 +398,10 @@ def test_the_warning_of_unread_variables(tmp_path: Path) -> None:
         b'{"vllm_xargs": 5}', b'{"typical_p": 1}', b'{"typical_p": null}', b'{"typical_p": 0.5, "temperature": 0}',
     ],
 )  # fmt: skip
-def test_typical_decoding_without_effect(body: bytes) -> None:
+def test_typical_decoding_of_1_is_left_out(body: bytes) -> None:
     request = ChatRequest(CHAT, body)
     chat_fields.check({}, request)
-    assert "typical_p" not in request.fields, "no warning either"
+    assert "typical_p" not in request.fields, "without a warning"
 
 
 @pytest.mark.parametrize("body", [b'{"typical_p": %s}', b'{"vllm_xargs": {"typical_p": %s}}'])
@@ -416,17 +418,17 @@ SAMPLES: dict[str, Any] = {
     "reasoning.generate_summary": "detailed", "text.verbosity": "low", "output_config.effort": "low",
     "stream_options": {"include_usage": True}, "thinking": {"type": "enabled"}, "reasoning": {"effort": "low"},
 }  # fmt: skip
-"""A value that is left out, by field; else 'x'."""
+"""A value that is left out, by field. The default is 'x'."""
 
 
 def known_by_vllm() -> chat_fields.Fields:
-    """As for a model that knows no effort."""
+    """Return the fields as for a model without efforts."""
     found = {path: hints.known(path) for path in hints.CLASSES}
     return {**found, CHAT: found[CHAT] - {"reasoning_effort"}}
 
 
 @pytest.mark.parametrize(("path", "name"), [(path, name) for path in hints.CLASSES for name in hints.left_out(path)])
-def test_what_the_table_says_is_left_out_is(path: str, name: str) -> None:
+def test_fields_in_the_table_are_left_out(path: str, name: str) -> None:
     outer, _, inner = name.partition(".")
     value = SAMPLES.get(name, "x")
     body = {"model": "m", outer: {inner: value} if inner else value}
@@ -440,7 +442,7 @@ def test_what_the_table_says_is_left_out_is(path: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("path", "name"), [(path, name) for path, names in chat_fields.INNER.items() for name in names]
 )
-def test_unknown_fields_of_an_object_too(path: str, name: str) -> None:
+def test_unknown_fields_of_objects_are_left_out(path: str, name: str) -> None:
     kind = "json_schema" if name.endswith("json_schema") else "text"
     body: dict[str, Any] = {"odd": 1}
     for outer in reversed(name.split(".")):
@@ -449,7 +451,7 @@ def test_unknown_fields_of_an_object_too(path: str, name: str) -> None:
     assert f"{name}.odd" in chat_fields.check(known_by_vllm(), request)
 
 
-def test_nothing_is_left_out_that_the_table_does_not_say() -> None:
+def test_only_fields_in_the_table_are_left_out() -> None:
     names = {name for path in hints.CLASSES for name in hints.left_out(path)}
     calls = [
         node
@@ -459,10 +461,10 @@ def test_nothing_is_left_out_that_the_table_does_not_say() -> None:
     literal = [[part.value for part in call.args[1:] if isinstance(part, ast.Constant)] for call in calls]
     written = {".".join(map(str, parts)) for parts in literal if parts}
     assert len(written) >= 4
-    assert {name for name in written if name != "reasoning"} <= names, "`reasoning.` and a word of a loop aside"
+    assert {name for name in written if name != "reasoning"} <= names, "except for `reasoning.` and the word of a loop"
 
 
-def test_hosted_tools_are_by_the_table() -> None:
+def test_hosted_tools_match_the_table() -> None:
     for word in hints.hosted().replace("`", "").replace("…", "").split(", "):
         body = json.dumps({"model": "m", "tools": [{"type": f"{word}_2030"}]}).encode()
         assert chat_fields.check(known_by_vllm(), ChatRequest(RESPONSES, body)).endswith(f"tools of type {word}_2030")

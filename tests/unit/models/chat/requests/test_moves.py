@@ -1,4 +1,4 @@
-"""Fields of other servers and clients come to where vLLM reads them, and nothing else changes."""
+"""Fields of other servers and clients are moved to where vLLM reads them, and nothing else changes."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def moved(path: str, body: dict[str, Any]) -> Any:
         ({"grammar": "", "guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}),
     ],
 )
-def test_fields_of_other_servers_move(path: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_fields_of_other_servers_are_moved(path: str, before: dict[str, Any], after: dict[str, Any]) -> None:
     assert moved(path, {"model": "m", **before}) == {"model": "m", **after}
 
 
@@ -69,7 +69,7 @@ def test_minus_one_is_no_limit_of_a_chats_tokens() -> None:
 
 
 @pytest.mark.parametrize("others", [{}, {"mood": "calm"}])
-def test_qwens_switch_for_thinking_moves_to_the_templates_variables(others: dict[str, Any]) -> None:
+def test_qwens_switch_for_thinking_is_moved_to_the_templates_variables(others: dict[str, Any]) -> None:
     before = {"enable_thinking": False} | ({"chat_template_kwargs": others} if others else {})
     after = {"chat_template_kwargs": {**others, "enable_thinking": False, "thinking": False}}
     assert moved(CHAT, before) == after
@@ -98,7 +98,7 @@ def test_messages_are_completed(before: Any, after: Any) -> None:
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
 @pytest.mark.parametrize("config", [{}, {"output_config": {"effort": "low"}}, {"output_config": None}])
-def test_the_beta_name_of_an_output_format(path: str, config: dict[str, Any]) -> None:
+def test_the_beta_name_of_an_output_format_is_accepted(path: str, config: dict[str, Any]) -> None:
     body = moved(path, {"model": "m", "output_format": JSON, **config})
     assert body == {"model": "m", "output_config": {**(config.get("output_config") or {}), "format": JSON}}
 
@@ -160,5 +160,5 @@ def test_answers_in_the_input_of_a_response_get_their_type() -> None:
         ("/tokenize", {"guided_json": SCHEMA}),
     ],
 )
-def test_what_has_no_free_place_stays(path: str, body: dict[str, Any]) -> None:
+def test_fields_are_not_moved_over_others(path: str, body: dict[str, Any]) -> None:
     assert moved(path, body) == body

@@ -1,4 +1,4 @@
-"""Templates of adapters: rendered in threads that end, whatever they do."""
+"""Adapters' templates are rendered in threads that always end."""
 
 import asyncio
 import threading
@@ -20,13 +20,13 @@ ENDLESS = 3 * "{% for i in range(99999) %}" + 3 * "{% endfor %}"
 
 
 def render(template: str, threads: list[threading.Thread] | None = None) -> str:
-    """Render it, and add this thread to `threads` before."""
+    """Render the template; first add this thread to `threads`."""
     if threads is not None:
         threads.append(threading.current_thread())
     return ImmutableSandboxedEnvironment().from_string(template).render()
 
 
-async def test_a_prompt_comes_back_and_so_does_an_error() -> None:
+async def test_prompts_and_errors_are_returned() -> None:
     threads = TemplateThreads()
     assert await threads.render("a", lambda: render("{{ 1 + 1 }}")) == "2"
     with pytest.raises(ZeroDivisionError):
@@ -53,7 +53,7 @@ async def test_a_template_that_loops_is_stopped_and_its_thread_ends() -> None:
     assert not again
 
 
-async def test_a_client_that_leaves_stops_its_template() -> None:
+async def test_a_client_that_disconnects_stops_its_template() -> None:
     threads, used = TemplateThreads(), list[threading.Thread]()
     task = asyncio.create_task(threads.render("a", lambda: render(ENDLESS, used)))
     while not used:
@@ -79,7 +79,7 @@ async def test_templates_take_turns_and_one_runs_at_a_time() -> None:
     assert order == ["a", "a", "b", "a"]
 
 
-async def test_prompts_of_adapters_with_templates_do_not_use_the_thread_of_all_others(
+async def test_prompts_with_an_adapters_template_do_not_use_the_shared_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used = list[str]()
@@ -105,7 +105,7 @@ async def test_prompts_of_adapters_with_templates_do_not_use_the_thread_of_all_o
     assert used == ["stock", "template"]
 
 
-async def test_a_template_that_only_waits_for_a_busy_machine_is_not_stopped() -> None:
+async def test_a_template_that_only_waits_for_the_processor_is_not_stopped() -> None:
     threads = TemplateThreads(0.05)
     assert await threads.render("a", lambda: time.sleep(0.12) or "late") == "late"
     assert await threads.render("a", lambda: "again") == "again"
