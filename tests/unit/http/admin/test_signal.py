@@ -58,7 +58,7 @@ async def test_a_signal_says_what_is_missing(client: httpx.AsyncClient, gateway:
         assert samples["roundhouse_wait_goal_seconds", service_class.label] == wait["goal_seconds"]
 
 
-async def test_a_model_that_is_idle_for_long_has_no_demand(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_model_that_is_idle_for_long_needs_one_replica(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     queue = gateway.queues["embed"]
     queue.arrivals = ArrivalRates(time.monotonic() - 3600.0)
     queue._pace.ended(20.0, 1.0)

@@ -110,7 +110,7 @@ async def test_too_many_webhooks_are_refused(inside: BatchServer) -> None:
     assert refused.value.code == "too_many_webhooks"
 
 
-async def test_without_webhooks_lists_are_empty(served: BatchServer) -> None:
+async def test_without_webhooks_there_is_no_secret_and_no_database(served: BatchServer) -> None:
     assert (await served.client.webhooks.list()).data == []
     secret = await served.http.get("/v1/callback_secret")
     assert (secret.status_code, secret.json()["error"]["code"]) == (404, "no_callback_secret")

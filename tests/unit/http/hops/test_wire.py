@@ -178,7 +178,7 @@ async def test_the_received_part_of_a_cut_answer_is_passed_on_before_the_error()
 @pytest.mark.parametrize(
     "answer", [WHOLE + WHOLE, WHOLE.replace(b"X-Name: value", b"Connection: close")], ids=["two", "the last one"]
 )
-async def test_a_connection_with_extra_bytes_is_not_reused(answer: bytes) -> None:
+async def test_a_connection_with_extra_bytes_or_to_be_closed_is_not_reused(answer: bytes) -> None:
     async with serving(always(answer)) as server:
         assert [await server.answer(), await server.answer()] == [(200, b"ok")] * 2
         assert server.connections == 2
