@@ -239,7 +239,7 @@ class Fleet:
             return
         self._certificate_days = days
         if days == 0:
-            log.error("this server's certificate has expired, and ends new connections: roundhouse fleet ca renew")
+            log.error("this server's certificate has expired, so new connections fail: roundhouse fleet ca renew")
         elif days <= WARN_DAYS:
             left = str(datetime.timedelta(seconds=round(seconds)))
             log.warning("this server's certificate ends soon: roundhouse fleet ca renew", extra={"left": left})
