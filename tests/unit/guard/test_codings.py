@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,14 @@ async def test_every_path_accepts_compressed_bodies_but_no_bomb(tmp_path: Path, 
             answer = await post(server, path, coding.encode(), pack(body)[:-5])
             assert (answer.status, b"too early" in answer.body) == (400, True)
         assert server.memory.held == 0
+
+
+async def test_a_large_body_that_hardly_compresses_is_accepted(tmp_path: Path) -> None:
+    body = json.dumps({"model": "nothing", "input": random.Random(1).randbytes(2**20).hex()}).encode()
+    packed = gzip.compress(body)
+    assert len(packed) > bodies.MOST_EMPTY
+    async with served(tmp_path, max_json=2**23) as server:
+        assert (await post(server, b"/v1/embeddings", b"gzip", packed)).status == 404
 
 
 @pytest.mark.parametrize("path", [b"/v1/embeddings", b"/api/chat", b"/v1/messages", b"/v1/adapters"])

@@ -213,6 +213,7 @@ async def test_teis_answer(client: httpx.AsyncClient, gateway: FakeGateway) -> N
     assert found[0] == {"index": 1, "text": "high", "score": 3.0}
     await client.post("/rerank?model=rerank", json={**expected, "truncate": True})
     assert engine_request(gateway).truncate
+    assert (await client.post("/rerank?model=other", json=expected)).status_code == 404
 
 
 @pytest.mark.parametrize(

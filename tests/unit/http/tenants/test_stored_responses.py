@@ -19,9 +19,11 @@ from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.storage.database import Database
 from runtime.gateway.sinks.metrics import RequestLog
+from runtime.http.responses.conversation import listed
 from tenants.caller import Caller, Scope
 from tenants.keys.table import KeyTable
 from tenants.ledger.ledger import Ledger
+from tenants.responses.rows import StoredResponse
 from tenants.responses.store import ResponseStore
 from tenants.responses.table import ResponseTable
 from tenants.storage.opening import open_tables
@@ -395,3 +397,11 @@ async def test_nothing_of_it_is_logged(rig: Rig, caplog: pytest.LogCaptureFixtur
         await rig.ended((await rig.respond(background=True, previous_response_id=first)).json()["id"])
     assert caplog.records
     assert SECRET not in caplog.text
+
+
+def test_listed_items_keep_their_kind() -> None:
+    """Only a message's type may be left out."""
+    items = [{"type": "function_call", "call_id": "c"}, {"role": "user", "content": "hi"}]
+    row = StoredResponse("resp_1", "default", "s", 0.0, 1.0, False, json.dumps(items).encode(), b"{}")
+    assert [item["type"] for item in listed(row)] == ["function_call", "message"]
+    assert [item["id"].partition("_")[0] for item in listed(row)] == ["item", "msg"]
