@@ -249,6 +249,14 @@ def test_only_a_complete_response_has_a_time_of_completion(reason: str, is_compl
     )
 
 
+def test_the_total_of_a_response_is_of_prompt_and_answer() -> None:
+    choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
+    counted = {"prompt_tokens": 5, "completion_tokens": 2}
+    found = json.loads(ResponseAnswers({}).whole(json.dumps({"choices": [choice], "usage": counted}).encode()))
+    assert found["usage"]["total_tokens"] == 7
+    assert found["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
 def test_an_answer_without_text_has_an_empty_one_unless_it_calls_tools() -> None:
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
     for blocks, content in (([], ""), ([call], None)):
