@@ -44,6 +44,7 @@ WITHOUT_EFFECT = frozenset(
 PLAIN: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
     "extra_body": ({},),
+    "format": ("",),
     "function_call": ("none",),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),

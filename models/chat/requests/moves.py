@@ -5,6 +5,7 @@
 | `guided_json` and others, of earlier vLLMs   | to `structured_outputs`; removed if it says the same already   |
 | `grammar`, of llama.cpp and LocalAI          | to `structured_outputs`                                        |
 | `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
+| `n_predict`, of llama.cpp                    | to `max_tokens`                                                |
 | `enable_thinking`, of Qwen's own API         | to `chat_template_kwargs`                                      |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
 | a `json_schema` without a name               | gets one, as Ollama and llama.cpp need none                    |
@@ -63,19 +64,25 @@ def move(request: ChatRequest) -> None:
         turns.complete(request)
         _move_guided(request)
         move_schema(request)
+        _rename(request, "repeat_penalty", "repetition_penalty")
+        if not request.has("max_completion_tokens"):
+            _rename(request, "n_predict", "max_tokens")
         if request.path == CHAT:
             for name in ("max_tokens", "max_completion_tokens"):
                 if request.fields.get(name) == _UNLIMITED:
                     request.drop(name)
             _move_thinking(request)
-        if request.has("repeat_penalty") and not request.has("repetition_penalty"):
-            request.replace("repetition_penalty", request.fields["repeat_penalty"])
-            request.drop("repeat_penalty")
     elif request.path in (MESSAGES, COUNT_TOKENS):
         _move_output_format(request)
         documents.write_out(request)
     elif request.path == RESPONSES:
         _name_messages(request)
+
+
+def _rename(request: ChatRequest, name: str, known: str) -> None:
+    if request.has(name) and not request.has(known):
+        request.replace(known, request.fields[name])
+        request.drop(name)
 
 
 def move_schema(request: ChatRequest) -> None:

@@ -19,6 +19,7 @@ INSTEAD: Mapping[str, str] = {
     "max_new_tokens": "send 'max_tokens'.",
     **{name: f"send 'structured_outputs': {{\"{kind}\": ...}} alone." for name, kind in GUIDED.items()},
     "repeat_penalty": "send 'repetition_penalty' alone.",
+    "n_predict": "send 'max_tokens' alone.",
 }
 """Replacements for fields of earlier vLLMs, OpenAI's older clients and other servers."""
 _SYSTEM = "send it as a message of the role 'system'."
@@ -31,8 +32,10 @@ INSTEAD_AT: Mapping[str, Mapping[str, str]] = {
         "text": "send 'response_format'.",
         "output_config": "send 'response_format'.",
         "output_format": "send 'response_format'.",
+        "format": "send 'response_format'.",
     },
     COMPLETIONS: {
+        "format": "send 'response_format'.",
         "messages": "send 'prompt', or the request to /v1/chat/completions.",
         "max_completion_tokens": "send 'max_tokens'.",
         "max_output_tokens": "send 'max_tokens'.",

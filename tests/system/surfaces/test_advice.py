@@ -101,6 +101,7 @@ TABLE = [
            {"structured_outputs": {"choice": ["a", "b"]}}),
     Advice("send 'repetition_penalty' alone", CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.1},
            {"repetition_penalty": 1.1}),
+    Advice("send 'max_tokens' alone", CHAT, {"n_predict": 3, "max_tokens": 3}, {"max_tokens": 3}),
     Advice("write the fields in it into the body itself", CHAT, {"extra_body": {"top_k": 1}}, {"top_k": 1}),
     Advice("send it as a message of the role 'system'", CHAT, {"instructions": "be brief"},
            {"messages": [{"role": "system", "content": "be brief"}, *HELLO]}),

@@ -229,6 +229,8 @@ def test_hints_are_left_out_with_a_warning(
         (CHAT, {"modalities": ["audio"]}, "modalities"),
         (CHAT, {"guided_json": {}, "structured_outputs": {"regex": "a"}}, "guided_json"),
         (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.1}, "repeat_penalty"),
+        (CHAT, {"n_predict": 3, "max_completion_tokens": 4}, "n_predict"),
+        (CHAT, {"format": {"type": "object"}}, "format"),
         (CHAT, {"instructions": "be brief"}, "instructions"),
         (RESPONSES, {"conversation": "conv_1"}, "conversation"),
         (RESPONSES, {"input": ["item_reference", {"type": "item_reference", "id": "msg_1"}]}, "input[1]"),
