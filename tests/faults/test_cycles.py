@@ -92,7 +92,8 @@ def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytes
             assert after.processes == before.processes
             assert after.sockets == before.sockets
             assert after.temporary == before.temporary
-            assert after.descriptors <= before.descriptors + 2  # keep-alive connections may differ
+            # keep-alive connections and a database's second reader may differ; one of each cycle would be noticed
+            assert after.descriptors <= before.descriptors + 3
             assert after.threads <= before.threads + 4  # a pool of threads fills up gradually
             assert after.memory <= before.memory + FLAT
             assert server.metric("roundhouse_engine_deaths_total") == 0
