@@ -80,14 +80,27 @@ class CommandGroup(Subcommands):
                 wrong.message = _what_to_write(wrong)
             raise
         except BrokenPipeError:  # the reader has stopped, as in `roundhouse ... | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             raise typer.Exit(0) from None
         except UnicodeError:  # comes from the input; printing never raises it, see `main`
             output.print_failure(UsageError("An argument or the input is not valid UTF-8."), bool(ctx.meta.get("json")))
             raise typer.Exit(UsageError.exit_code) from None
         except OSError as error:
+            _drop_output_if_unwritable()
             output.print_failure(_refusal(error), bool(ctx.meta.get("json")))
             raise typer.Exit(RefusedError.exit_code) from None
+
+
+def _drop_output() -> None:
+    """Point standard output to nothing, so that Python does not try again at its end to write what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _drop_output_if_unwritable() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
 
 
 def _refusal(error: OSError) -> RefusedError:
@@ -197,6 +210,7 @@ def main() -> None:
     try:
         app(prog_name="roundhouse")
     except OSError as error:  # of help and --install-completion; those of commands become exit codes in `CommandGroup`
+        _drop_output_if_unwritable()
         output.print_failure(_refusal(error), as_json=False)
         raise SystemExit(RefusedError.exit_code) from None
 

@@ -76,7 +76,7 @@ def unreadable_error(error: Exception) -> BadRequest:
     if isinstance(error, RecursionError):
         return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
     if isinstance(error, UnicodeDecodeError):  # its position is within one string
-        return BadRequest("The body is not UTF-8: encode it so.", code="invalid_json")
+        return BadRequest("The body is not valid JSON: it is not encoded in UTF-8.", code="invalid_json")
     return BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json")
 
 

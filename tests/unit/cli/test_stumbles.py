@@ -247,6 +247,7 @@ def test_streams_and_folders_that_cannot_be_used_are_one_line(line: str, cause: 
     # Bash would let a single command replace it, and completion is installed for the shell that started the command.
     command = ["bash", "-c", f"{sys.executable} -m runtime.cli.main {line}; exit $?"]
     environment = {**os.environ, "HOME": "/dev/null/home"}
+    environment.pop("PYTHONUNBUFFERED", None)  # so that what cannot be written is still there when Python ends
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.stderr == f"error: {cause}\n"
     assert done.returncode in (1, 2)
