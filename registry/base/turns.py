@@ -12,6 +12,10 @@ PORTION = 50
 """Entries of a list that are built at a time; they take about a millisecond."""
 
 
+class NoTurn(Exception):
+    """No turn came in time."""
+
+
 class FairTurns:
     """A semaphore of `count` for one event loop, at which waiting owners take turns.
 
@@ -19,6 +23,7 @@ class FairTurns:
     |-----------------|----------------|------------------------------------------|
     | begins          | at once        | behind the owner's own earlier calls     |
     | is cancelled    | -              | it is passed over                        |
+    | `within` passes | -              | the same; raises NoTurn                  |
     | its block ends  | it is free     | the next owner's first call gets it      |
     """
 
@@ -28,11 +33,16 @@ class FairTurns:
         """Calls of each owner, in order; the owner whose turn is next comes first."""
 
     @asynccontextmanager
-    async def take(self, owner: str) -> AsyncIterator[None]:
+    async def take(self, owner: str, within: float | None = None) -> AsyncIterator[None]:
+        """Wait for a turn, at most `within` seconds if given, and hold it while the block runs."""
         if self._free:
             self._free -= 1
         else:
-            await self._wait(owner)
+            try:
+                async with asyncio.timeout(within):
+                    await self._wait(owner)
+            except TimeoutError:
+                raise NoTurn from None
         try:
             yield
         finally:

@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ from adapters.fetch import disk_errors
 from adapters.service import AdapterService
 from adapters.types import ComposedAdapter
 from models.sources.resolve import revision
-from registry.base.turns import FairTurns
+from registry.base.turns import FairTurns, NoTurn
 from registry.catalog import ResolvedName
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
 from registry.records import AdapterKey, Version
@@ -116,13 +116,10 @@ class Combiner:
             raise _busy_error()
         self._teams.add(team)
         try:
-            async with AsyncExitStack() as stack:
-                try:
-                    async with asyncio.timeout(WAIT):
-                        await stack.enter_async_context(self._turns.take(team))
-                except TimeoutError:
-                    raise _busy_error() from None
+            async with self._turns.take(team, WAIT):
                 yield
+        except NoTurn:
+            raise _busy_error() from None
         finally:
             self._teams.remove(team)
 

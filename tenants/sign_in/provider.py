@@ -6,7 +6,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +20,7 @@ from joserfc.errors import ClaimError, ExpiredTokenError, InvalidKeyIdError, Jos
 from joserfc.jwk import KeySet
 
 from registry.base.json import NOT_JSON
-from registry.base.turns import FairTurns
+from registry.base.turns import FairTurns, NoTurn
 from registry.errors import QueueFull, Unauthorized, Unavailable
 from tenants.sign_in.settings import OidcSettings, is_safe, value_of
 
@@ -141,13 +141,10 @@ class OidcProvider:
             raise _too_many()
         self._steps[address] += 1
         try:
-            async with AsyncExitStack() as stack:
-                try:
-                    async with asyncio.timeout(SECONDS):
-                        await stack.enter_async_context(self._turns.take(address))
-                except TimeoutError:
-                    raise _too_many() from None
-                yield await stack.enter_async_context(self._client(redirect_uri))
+            async with self._turns.take(address, SECONDS), self._client(redirect_uri) as client:
+                yield client
+        except NoTurn:
+            raise _too_many() from None
         finally:
             self._steps[address] -= 1
             if not self._steps[address]:

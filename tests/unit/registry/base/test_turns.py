@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Iterator
 
-from registry.base.turns import PORTION, FairTurns, ListBuilder
+import pytest
+
+from registry.base.turns import PORTION, FairTurns, ListBuilder, NoTurn
 
 
 class Calls:
@@ -53,6 +55,27 @@ async def test_one_that_comes_late_waits_for_no_more_than_one_of_each_other() ->
     assert calls.began == ["a1", "a2", "a3"], "its turn was named before"
     await calls.end("a3")
     assert calls.began[-1] == "b1"
+
+
+async def test_a_call_waits_no_longer_than_it_says_and_leaves_no_turn_behind() -> None:
+    calls = Calls()
+    await calls.begin("a1")
+    with pytest.raises(NoTurn):
+        async with calls.turns.take("b", within=0.0):
+            calls.began.append("b1")
+    await calls.begin("c1")
+    await calls.end("a1")
+    assert calls.began == ["a1", "c1"]
+    await calls.end("c1")
+    async with calls.turns.take("b", within=0.0):
+        calls.began.append("b2")
+    assert calls.began == ["a1", "c1", "b2"]
+
+
+async def test_a_timeout_inside_a_turn_is_the_blocks_own() -> None:
+    with pytest.raises(TimeoutError):
+        async with FairTurns().take("a", within=60.0):
+            raise TimeoutError
 
 
 async def test_as_many_as_there_are_turns_run() -> None:
