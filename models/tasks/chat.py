@@ -15,7 +15,7 @@ from registry.recipes.definition import Task
 
 SCHEMAS = (
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    "grammar", "output_format",
+    "grammar", "json_schema", "regex", "ebnf", "output_format",
 )  # fmt: skip
 """Fields of chat bodies that constrain the form of an answer."""
 FORMATS = ("text", "output_config")

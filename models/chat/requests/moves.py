@@ -3,7 +3,8 @@
 | request                                      | moved                                                          |
 |----------------------------------------------|----------------------------------------------------------------|
 | `guided_json` and others, of earlier vLLMs   | to `structured_outputs`; removed if it says the same already   |
-| `grammar`, of llama.cpp and LocalAI          | to `structured_outputs`                                        |
+| `grammar`, `json_schema`, of llama.cpp       | to `structured_outputs`                                        |
+| `regex`, `ebnf`, of SGLang                   | to `structured_outputs`                                        |
 | `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
 | `n_predict`, of llama.cpp                    | to `max_tokens`                                                |
 | `enable_thinking`, of Qwen's own API         | to `chat_template_kwargs`                                      |
@@ -33,12 +34,16 @@ from models.chat.requests.template import FIELD
 from models.messages import THINK
 
 GUIDED: Mapping[str, str] = {
-    **{f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")},
+    **{f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar", "json_object")},
     "grammar": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
 }
 """Fields that constrain an answer's form, and their keys in `structured_outputs`."""
 _EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
 _NULL, _BLANK, _UNLIMITED = msgspec.Raw(b"null"), msgspec.Raw(b'""'), msgspec.Raw(b"-1")
+_FALSE = msgspec.Raw(b"false")
 _ASSISTANT = msgspec.Raw(b'"assistant"')
 _ANSWER = (b'"output_text"', b'"refusal"')
 """Types of an answer's content parts. Inside a text their quotes would be escaped."""
@@ -55,6 +60,8 @@ def move(request: ChatRequest) -> None:
         for name in ("tools", "suffix", "grammar", "stop"):
             if request.fields.get(name) in _EMPTY:
                 request.drop(name)
+        if request.fields.get("guided_json_object") == _FALSE:
+            request.drop("guided_json_object")
         if not request.has("tools") and request.text("tool_choice") in ("auto", "none"):
             request.drop("tool_choice")
         if request.has("stream_options") and not request.is_on("stream"):

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from models.chat.requests.moves import GUIDED
 from models.chat.requests.request import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
+_ADAPTER = "register the adapter, and send its name as 'model' or 'adapter_id'."
 INSTEAD: Mapping[str, str] = {
     "best_of": "ask for several with 'n', and choose among them.",
     "audio": "no model here speaks.",
     "conversation": "send the conversation as 'input'.",
     "extra_body": "write the fields in it into the body itself, as OpenAI's Python client does.",
+    "adapters": _ADAPTER,
+    "lora": _ADAPTER,
     "functions": "send 'tools'.",
     "logits_processors": "a client may not name code to run.",
     "function_call": "send 'tool_choice'.",

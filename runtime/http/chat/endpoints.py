@@ -59,11 +59,25 @@ def head(started: ResponseStart) -> Head:
     return Head(found.status, found.content_type, NO_BUFFERING) if found.is_stream else found
 
 
+ADAPTER = ("adapter_id", "lora_name", "lora_path")
+"""Fields that name an adapter apart from its model: LoRAX's, Xinference's and SGLang's."""
+
+
+def _take_adapter(data: dict[str, Any]) -> str | None:
+    """Take the adapter's name out of a body. Raises BadRequest for two that differ."""
+    names = {field: value for field in ADAPTER if (value := data.pop(field, None)) is not None}
+    for field, value in names.items():
+        if not isinstance(value, str):
+            raise BadRequest(f"'{field}' must be a string.", param=field)
+    if len(set(names.values())) > 1:
+        first, second, *_ = names
+        raise BadRequest(f"'{first}' and '{second}' name two adapters: send one of them.", param=second)
+    return next(iter(names.values()), None)
+
+
 def _endpoint(path: str, dialect: Dialect) -> Endpoint:
     def parse(data: dict[str, Any]) -> ParsedRequest:
-        adapter = data.pop("adapter_id", None)  # LoRAX's field for an adapter
-        if adapter is not None and not isinstance(adapter, str):
-            raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
+        adapter = _take_adapter(data)
         calls = [ChatPayload(path, data)]
         return ParsedRequest(
             ModelRef(Task.CHAT, data.get("model"), adapter),
@@ -86,7 +100,9 @@ OURS: dict[str, Json] = {
         "description": "A chat model, an alias, an adapter (`name`, `name@v2`, `name@alias`) or `base:adapter`.",
         "examples": ["starter-chat", "uppercase", "starter-chat:uppercase@v2"],
     },
-    "adapter_id": nullable({**STRING, "description": "An adapter of `model`, named apart from it (LoRAX's field)."}),
+    "adapter_id": nullable(
+        {**STRING, "description": "An adapter of `model`, named apart from it; also as `lora_name` or `lora_path`."}
+    ),
 }
 """Fields of all requests."""
 for _name, _schema in VLLM.items():

@@ -93,6 +93,10 @@ async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> Non
         ({"adapter_id": "nobody"}, 404, "model_not_found", "adapter_id"),
         ({"adapter_id": 3}, 400, "invalid_value", "adapter_id"),
         ({"adapter_id": "nobody", "model": "embed"}, 400, "wrong_task", "model"),
+        ({"lora_name": "nobody"}, 404, "model_not_found", "adapter_id"),
+        ({"lora_path": "nobody", "adapter_id": "nobody"}, 404, "model_not_found", "adapter_id"),
+        ({"lora_path": ["nobody"]}, 400, "invalid_value", "lora_path"),
+        ({"lora_name": "somebody", "adapter_id": "nobody"}, 400, "invalid_value", "lora_name"),
     ):
         response = await client.post("/v1/chat/completions", json={**REQUEST, **more})
         error = response.json()["error"]

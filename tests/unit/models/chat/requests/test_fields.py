@@ -137,6 +137,8 @@ def test_store_is_removed_with_a_warning(path: str) -> None:
         (RESPONSES, {"conversation": "conv_1"}, "conversation", "send the conversation as 'input'"),
         (RESPONSES, {"max_tokens": 3}, "max_tokens", "send 'max_output_tokens'"),
         (CHAT, {"best_of": 2}, "best_of", "with 'n'"),
+        (CHAT, {"lora": [{"id": 0, "scale": 1}]}, "lora", "its name as 'model'"),
+        (CHAT, {"adapters": "./legal"}, "adapters", "its name as 'model'"),
         (MESSAGES, {"top": 1}, "top", "top: Extra inputs are not permitted"),
         (CHAT, {"response_format": {"type": "json_object", "value": {}}}, "response_format.value", "leave it out"),
         (CHAT, {"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "leave it out"),

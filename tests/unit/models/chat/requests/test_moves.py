@@ -32,6 +32,11 @@ def moved(path: str, body: dict[str, Any]) -> Any:
         ({"guided_regex": "a+", "guided_json": None}, {"structured_outputs": {"regex": "a+"}, "guided_json": None}),
         ({"guided_grammar": "root ::= x"}, {"structured_outputs": {"grammar": "root ::= x"}}),
         ({"grammar": "root ::= x"}, {"structured_outputs": {"grammar": "root ::= x"}}),
+        ({"guided_json_object": True}, {"structured_outputs": {"json_object": True}}),
+        ({"guided_json_object": False, "guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}),
+        ({"json_schema": SCHEMA}, {"structured_outputs": {"json": SCHEMA}}),
+        ({"regex": "a+", "ebnf": None}, {"structured_outputs": {"regex": "a+"}, "ebnf": None}),
+        ({"ebnf": "root ::= x"}, {"structured_outputs": {"grammar": "root ::= x"}}),
         (
             {"guided_grammar": "root ::= x", "structured_outputs": {"grammar": "root ::= x"}},
             {"structured_outputs": {"grammar": "root ::= x"}},
