@@ -173,9 +173,10 @@ class Gateway:
         """Like `resolve`, but first registers an adapter that is named by its source."""
         try:
             return self.resolve(model_ref, caller)
-        except NotFound:
+        except NotFound as missing:
             provided = await self.on_demand.provide(model_ref, caller)
             if provided is None:
+                missing.message += self.on_demand.hint(model_ref, caller)
                 raise
         return replace(self.resolve(provided, caller), requested=str(model_ref.adapter or model_ref.name))
 

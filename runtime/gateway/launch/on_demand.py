@@ -59,7 +59,7 @@ class OnDemand:
         if model_ref.task is not Task.CHAT or model_ref.written_by not in (None, caller.team):
             return None
         found = _find(model_ref, self._names.visible_to(caller))
-        if found is None:
+        if found is None or not found[0].memory.adapters.on_demand:
             return None
         recipe, text = found
         source, name, param = source_of(text), name_of(text), "adapter_id" if model_ref.adapter else "model"
@@ -74,6 +74,14 @@ class OnDemand:
                 raise not_allowed(text) from None
             await self._register((caller.team, recipe.id, name), source, caller, param)
         return known
+
+    def hint(self, model_ref: ModelRef, caller: Caller) -> str:
+        """Say how to get an adapter that is named by its source, where requests register none; '' otherwise."""
+        found = _find(model_ref, self._names.visible_to(caller)) if model_ref.task is Task.CHAT else None
+        if found is None or found[0].memory.adapters.on_demand:
+            return ""
+        where = f"memory.adapters.on_demand in the recipe of '{found[0].id}'"
+        return f" Register it first (POST /v1/adapters), or let requests do so: {where}."
 
     async def close(self) -> None:
         """Cancel the downloads."""
@@ -132,7 +140,7 @@ def _check(source: HubSource | UrlSource, caller: Caller, param: str) -> None:
 
 
 def _find(model_ref: ModelRef, catalog: Catalog) -> tuple[Recipe, str] | None:
-    """Find base and source in a request's names, if the base's recipe allows it."""
+    """Find base and source in a request's names."""
     name, text = model_ref.name, model_ref.adapter
     if text is None:
         if not isinstance(name, str):
@@ -146,8 +154,7 @@ def _find(model_ref: ModelRef, catalog: Catalog) -> tuple[Recipe, str] | None:
     for base, rest in bases:
         recipe = catalog.recipes.get(catalog.aliases.get(base, base))
         if recipe is not None:
-            allowed = recipe.memory.adapters.on_demand and "/" in rest and len(rest) <= LONGEST
-            return (recipe, rest) if allowed else None
+            return (recipe, rest) if "/" in rest and len(rest) <= LONGEST else None
     return None
 
 

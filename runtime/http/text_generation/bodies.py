@@ -16,7 +16,7 @@ from registry.errors import BadRequest, TooLarge
 
 MOST_BY_DEFAULT = 1024
 """Default bound on an answer's tokens, as in TGI 3. Less if the context ends before."""
-SOURCES = (None, "hub", "local")
+SOURCES = (None, "hub", "local", "s3")
 """Values of LoRAX's `adapter_source` for adapters that may be registered here."""
 
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -183,7 +183,8 @@ def _refuse(parameters: GenerateParameters, *, stream: bool) -> None:
         (
             "merged_adapters",
             parameters.merged_adapters is not None,
-            "Adapters are not merged here: merge them into one, register that, and name it in 'adapter_id'.",
+            "Adapters are not merged for a request: make one of them with POST /v1/adapters/combine, and name that in "
+            "'adapter_id'.",
         ),
         (
             "apply_chat_template",
@@ -193,7 +194,7 @@ def _refuse(parameters: GenerateParameters, *, stream: bool) -> None:
         (
             "adapter_source",
             parameters.adapter_source not in SOURCES,
-            "Adapters are not fetched by a request: register it with POST /v1/adapters, and leave this field out.",
+            "Adapters come from a hub, a folder or S3: register it with POST /v1/adapters, and leave this field out.",
         ),
         (
             "decoder_input_details",

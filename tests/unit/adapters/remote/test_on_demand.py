@@ -166,6 +166,13 @@ async def test_a_name_that_is_no_source_of_an_allowed_base_is_ignored(
     assert not registrar.calls
 
 
+def test_a_source_that_the_base_does_not_fetch_comes_with_advice(provider: OnDemand) -> None:
+    for ref in (model_ref("other:org/name"), model_ref("other", "/srv/legal")):
+        assert "memory.adapters.on_demand in the recipe of 'other'" in provider.hint(ref, MAY)
+    for ref in (model_ref("other:legal"), model_ref("llama:org/name"), model_ref("nobody:org/name"), model_ref(None)):
+        assert provider.hint(ref, MAY) == ""
+
+
 @pytest.mark.parametrize(
     ("ref", "lacks"),
     [
