@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -360,6 +361,16 @@ class Settings(BaseSettings):
         for host in value:
             if "/" in host:
                 raise ValueError(f"{host} is not a valid host: write a name or an address, such as models.example")
+        return value
+
+    @field_validator("fleet_listen", "fleet_address")
+    @classmethod
+    def _port(cls, value: str | None) -> str | None:
+        """Raise ValueError for a port that is no number up to 65535. The system would use its last 16 bits."""
+        try:
+            urlsplit(f"//{(value or '').rpartition('//')[2]}").port  # noqa: B018 - read for its error
+        except ValueError:
+            raise ValueError(f"{value} has no valid port: write a number from 1 to 65535") from None
         return value
 
     @field_validator("callback_networks")

@@ -112,6 +112,8 @@ def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypa
     [
         ("device", "gpu", "--device cannot be 'gpu'; write auto, cpu, cpu:2, cuda, or cuda: with the UUIDs that"),
         ("device-memory", "lots", "--device-memory cannot be 'lots'; write a size such as 512MiB or 4GB."),
+        ("fleet-listen", "127.0.0.1:99999", "--fleet-listen: 127.0.0.1:99999 has no valid port: write a number from 1"),
+        ("fleet-address", "https://[::1]:70000", "--fleet-address: https://[::1]:70000 has no valid port: write a"),
         ("max-json", "-1", "--max-json cannot be '-1'; write a size such as 512MiB or 4GB."),
         ("currency", "eur", "--currency cannot be 'eur'; write three capital letters, such as EUR."),
         ("fleet-listen", "8443", "--fleet-listen cannot be '8443'; write HOST:PORT, such as 0.0.0.0:8443."),
