@@ -4,7 +4,8 @@
 |---------------------------------------------|---------------------------------------------------------------------|
 | are here                                    | nothing                                                             |
 | are on another node                         | copied, newest version first, and used once their digest is checked |
-| break off, or have a wrong digest           | deleted; the node is logged, and the next one is tried              |
+| break off, come slower than LEAST_RATE, or  | deleted; the node is logged, and the next one is tried              |
+| have a wrong digest                         |                                                                     |
 | come from no node                           | tried again after RETRY_SECONDS                                     |
 """
 
@@ -35,6 +36,8 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
 """Seconds without data after which a copy is abandoned."""
+LEAST_RATE = 128 * 2**10
+"""Bytes per second below which a copy is abandoned, since the other files wait for it."""
 COPY_SECONDS = 30.0
 """Longest time that a registration waits for a second copy."""
 POLL_SECONDS = 0.05
@@ -80,18 +83,22 @@ class Puller(ABC):
     def _may_try(self, digest: str) -> bool:
         return self._retry_at.get(digest, 0.0) <= asyncio.get_running_loop().time()
 
-    async def _pull(self, name: str, digest: str, nodes: Sequence[str], take: Take) -> bool:
-        """Pull files from one of the nodes, in random order. Returns False if no node sent them."""
+    async def _pull(self, name: str, digest: str, size: int, nodes: Sequence[str], take: Take) -> bool:
+        """Pull files of `size` bytes from one of the nodes, in random order. Returns False if no node sent them."""
         now = asyncio.get_running_loop().time()
         self._retry_at = {one: at for one, at in self._retry_at.items() if at > now}
         self._retry_at[digest] = now + RETRY_SECONDS
         for node in random.sample(nodes, len(nodes)):
             facts = {self._what: name, "digest": digest, "node": node}
             try:
-                async with aclosing(self._stream(node, digest)) as stream:
+                async with (
+                    asyncio.timeout(SILENCE_SECONDS + size / LEAST_RATE),
+                    aclosing(self._stream(node, digest)) as stream,
+                ):
                     await take(stream)
-            except RoundhouseError as error:
-                log.warning(f"{self._what} not copied", extra={**facts, "cause": error.message})
+            except (RoundhouseError, TimeoutError) as error:
+                cause = error.message if isinstance(error, RoundhouseError) else "it was sent too slowly"
+                log.warning(f"{self._what} not copied", extra={**facts, "cause": cause})
             else:
                 log.info(f"{self._what} copied", extra=facts)
                 del self._retry_at[digest]
@@ -152,7 +159,7 @@ class AdapterPuller(Puller):
             return False
         version = max(possible, key=lambda one: one.created)
         take = partial(self._service.take_copy, version)
-        if await self._pull(str(version.key), version.digest, self._sources(version.digest), take):
+        if await self._pull(str(version.key), version.digest, version.bytes, self._sources(version.digest), take):
             await self._adapters.follow()
         return True
 
@@ -172,7 +179,8 @@ class RouterPuller(Puller):
         version = next((one for one in self._routers.missing() if self._may_try(one.digest)), None)
         if version is None or not nodes:
             return False
-        await self._pull(version.digest[7:15], version.digest, nodes, partial(self._take, version))
+        take = partial(self._take, version)
+        await self._pull(version.digest[7:15], version.digest, version.bytes, nodes, take)
         return True
 
     async def _take(self, version: RouterVersion, stream: AsyncIterator[bytes]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,27 @@ async def test_wrong_bytes_leave_nothing_and_the_next_node_sends_the_right_ones(
     refused = next(record for record in caplog.records if record.message == "adapter not copied")
     assert refused.__dict__["node"] == "node-1"
     assert cause in refused.__dict__["cause"]
+
+
+async def test_a_copy_that_never_ends_does_not_keep_other_files_waiting(
+    nodes: list[AdapterNode], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "roundhouse.fleet")
+    monkeypatch.setattr(pulling, "SILENCE_SECONDS", 1.0)
+    copier = nodes[1]
+
+    async def drip(node: str, digest: str) -> AsyncGenerator[bytes, None]:
+        while True:
+            yield b""
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(copier.puller, "_stream", drip)
+    await until(lambda: copier.names.nodes_storing(DIGEST) == ["node-1"] and copier.reports.get("node-1") is not None)
+    copier.puller.start()
+    await until(lambda: "adapter not copied" in caplog.messages)
+    refused = next(record for record in caplog.records if record.message == "adapter not copied")
+    assert refused.__dict__["cause"] == "it was sent too slowly"
+    assert not copier.has_files
 
 
 async def test_wrong_bytes_are_never_stored(nodes: list[AdapterNode], caplog: pytest.LogCaptureFixture) -> None:
