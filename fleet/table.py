@@ -6,7 +6,7 @@ Invalid reports are ignored, and counted by reason:
 |-------------|---------------------------------------------------------------------------------------|
 | `too_large` | has more than MAX_REPORT_BYTES                                                        |
 | `malformed` | is not JSON, or has a value out of bounds                                             |
-| `sender`    | names a node other than its sender                                                    |
+| `sender`    | names a node or an address other than its sender's                                    |
 | `old`       | has a lower boot than an earlier one, or no higher `seq`                              |
 | `future`    | gives an uptime that grew by over MAX_LEAD_SECONDS more than the time that has passed |
 | `full`      | is from a new node, and there are already MAX_NODES                                   |
@@ -66,11 +66,12 @@ class ReportTable:
         stored = self._stored.get(node)
         return None if stored is None or stored.at < now - REPORT_SECONDS else stored.report
 
-    def take(self, data: bytes, now: float, sender: str | None = None) -> Verdict:
+    def take(self, data: bytes, now: float, sender: str | None = None, address: str | None = None) -> Verdict:
         """Store a report if it is valid and newer, or else count the reason.
 
         Args:
             sender: the node at the other end of the connection; None if unknown.
+            address: the one at which that node was called, to which its requests go; None if unknown.
         """
         if len(data) > MAX_REPORT_BYTES:
             return self._ignore("too_large")
@@ -78,6 +79,8 @@ class ReportTable:
             report = decode(data)
         except NOT_JSON:
             return self._ignore("malformed")
+        if address is not None and report.address != address:
+            return self._ignore("sender")
         return self.add(report, now, sender)
 
     def add(self, report: NodeReport, now: float, sender: str | None = None) -> Verdict:

@@ -124,7 +124,7 @@ class Answer(Response):
                 async for part in parts:
                     self._is_silent = False
                     if isinstance(part, Head):
-                        await start(_start(part))
+                        await start(start_message(part))
                         if part.content_type.startswith(EVENT_STREAM) and not part.is_relayed:
                             silence = self._watch_silence(more)
                     else:
@@ -161,8 +161,9 @@ class Answer(Response):
                 await asyncio.sleep(SILENCE_SECONDS)
 
 
-def _start(head: Head) -> dict[str, object]:
-    headers = {"content-type": head.content_type, **head.headers}
+def start_message(head: Head) -> dict[str, object]:
+    """The ASGI message that begins an answer."""
+    headers = {**({"content-type": head.content_type} if head.content_type else {}), **head.headers}
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     return {"type": "http.response.start", "status": head.status, "headers": raw}
 

@@ -17,7 +17,7 @@ import msgspec
 from models.messages import Event, ResponseStart
 from models.tasks import TASKS, Call, task_of
 from registry.errors import BadRequest, EngineFailed, LimitExceeded, RoundhouseError
-from runtime.gateway.backend import LoadProgress
+from runtime.gateway.backend import LoadProgress, RelayedAnswer
 from runtime.gateway.context import RequestContext, TranscriptSink
 from runtime.gateway.core import Gateway
 from runtime.gateway.request import DISCONNECTS, ClientMessage, Request
@@ -229,22 +229,28 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
 
 
 async def _relayed(gateway: Gateway, request: Request) -> Parts:
-    """One attempt at another server of the fleet, whose answer is forwarded unchanged.
-
-    An answer that is no stream is read completely first, so that it can still be retried elsewhere.
-    """
+    """One attempt at another server of the fleet, whose answer is forwarded unchanged."""
     async with gateway.relay(request) as answer:
-        headers = dict(answer.headers)
-        head = Head(answer.status, headers.pop("content-type", ""), headers, is_relayed=True)
-        first = b""
-        while not head.is_stream and len(first) <= MAX_WHOLE and (data := await answer.read()):
-            first += data
+        head, first = await beginning_of(answer)
         request.relayed(head.status, is_stream=head.is_stream)
         yield head
         if first:
             yield first
         while data := await answer.read():
             yield data
+
+
+async def beginning_of(answer: RelayedAnswer) -> tuple[Head, bytes]:
+    """Return the head of another server's answer, and all of an answer that is no stream.
+
+    Read before anything is sent to the client, so that it can still be retried elsewhere. Raises NodeFailed.
+    """
+    headers = dict(answer.headers)
+    head = Head(answer.status, headers.pop("content-type", ""), headers, is_relayed=True)
+    first = b""
+    while not head.is_stream and len(first) <= MAX_WHOLE and (data := await answer.read()):
+        first += data
+    return head, first
 
 
 async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:

@@ -17,7 +17,7 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +28,7 @@ from yarl import URL
 from fleet.signatures import HEADER as SIGNATURE
 from fleet.signatures import FleetKey, SignedRequest
 from fleet.tls import FleetTls, cause_of
+from registry.base.wording import quoted
 from registry.errors import BadRequest, NodeFailed
 from runtime.gateway.peers.hop import HEADER
 from runtime.gateway.peers.wire.connection import WireConnection
@@ -43,6 +44,8 @@ BUFFER = 64 * 1024
 IDLE_SECONDS = 30.0
 """Shorter than a node keeps idle connections, so that it never closes one while a request is on its way."""
 MISDIRECTED = 421
+STATUSES = range(200, 600)
+"""Statuses with which an answer can end."""
 MOST_ADDRESSES = 4096
 """Number of cached node addresses."""
 LONGEST_CAUSE = 1000
@@ -99,11 +102,6 @@ class PeerAnswer:
             return await self._read()
         except (aiohttp.ClientError, OSError) as error:
             raise broken(self._node, error, again=False) from None
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives. Raises NodeFailed if it breaks off."""
-        while data := await self.read():
-            yield data
 
 
 class _Exchange:
@@ -176,6 +174,8 @@ class PeerClient:
             await connection.send(head, body)
             if connection.status == MISDIRECTED:
                 raise _misdirected(node.name)
+            if connection.status not in STATUSES:
+                raise ConnectionError(f"its answer has the status {connection.status}")
         except BaseException as error:
             self.end(node, connection)
             if not isinstance(error, OSError):
@@ -235,6 +235,8 @@ class PeerClient:
         try:
             if response.status == MISDIRECTED:
                 raise _misdirected(node)
+            if response.status not in STATUSES:
+                raise broken(node, ConnectionError(f"its answer has the status {response.status}"), again=True)
             answered = [(name.lower(), value) for name, value in response.raw_headers]
             for name in KEPT_HEADERS:  # frees 5 KiB per stream
                 vars(response).pop(name, None)
@@ -278,8 +280,12 @@ class PeerClient:
             raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
 
     def _url(self, node: str, address: str, path: str) -> URL:
-        """Raises NodeFailed if the node uses TLS and this server the fleet's key, or the reverse."""
-        url, key = URL(f"{address}{path}", encoded=True), self._key
+        """Raises NodeFailed for an address that is none, or if only one of both servers uses TLS."""
+        try:
+            url, key = URL(f"{address}{path}", encoded=True), self._key
+            (url.host or "").encode("idna")  # the resolver would raise UnicodeError
+        except ValueError:
+            raise NodeFailed(f"Node '{node}' has the address {quoted(address)}, which is no URL.", again=True) from None
         if (url.scheme == "http") != (key is not None) or (key is not None and key.is_local and not _is_here(url)):
             own = "certificates" if key is None else "neither certificates nor --fleet-key" if key.is_local else "a key"
             raise NodeFailed(f"Node '{node}' at {address} cannot be reached by a server with {own}.", again=True)

@@ -77,7 +77,9 @@ class Follower:
                     is_silent = False
                 self._reports.remove(node)  # it is stopping: its running requests may finish
                 is_silent = True
-            except (NodeFailed, sse.TooLong) as error:
+            except Exception as error:  # no error may end the loop
+                if not isinstance(error, NodeFailed | sse.TooLong):
+                    log.exception("a node's reports cannot be read", extra={"node": node})
                 if not is_silent:
                     log.warning("a node does not report", extra={"node": node, "cause": str(error) or "a long event"})
                     self._on_silent(node)
@@ -93,7 +95,7 @@ class Follower:
                 for event in splitter.feed(chunk):
                     data = sse.data_of(event)
                     if event.startswith(_REPORT):
-                        verdict = self._reports.take(data, loop.time(), node)
+                        verdict = self._reports.take(data, loop.time(), node, address)
                         if verdict != "taken":
                             log.warning("a report is ignored", extra={"node": node, "cause": verdict})
                     elif event.startswith(_NAMES):

@@ -11,9 +11,12 @@ from urllib.parse import unquote
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from registry.errors import BadRequest, NotFound
+from registry.errors import BadRequest, NodeFailed, NotFound
+from runtime.gateway.backend import RelayedAnswer
 from runtime.gateway.peers.service import Fleet
 from runtime.http.middleware import context_of, gateway_of
+from runtime.http.sending import start_message
+from runtime.http.serving import beginning_of
 
 PASSED = re.compile(r"/v1/adapters(/|\Z)|/v1/(un)?load_lora_adapter\Z|/v1/models/.+/aliases/")
 """Paths, and templates of routes."""
@@ -67,11 +70,20 @@ async def pass_on(scope: Scope, receive: Receive, send: Send, node: str | None =
         made = answer.headers.get("location", "")
         if answer.status == 201 and made.startswith(MODEL):  # the client's next request is about it
             await fleet.wait_for_model(unquote(made.removeprefix(MODEL)))
-        sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": sent})
-        async for chunk in answer.chunks():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body"})
+        await send_answer(answer, send)
+
+
+async def send_answer(answer: RelayedAnswer, send: Send) -> None:
+    """Send another server's answer to the client. Raises NodeFailed if nothing was sent yet."""
+    head, data = await beginning_of(answer)
+    await send(start_message(head))
+    try:
+        while data or (data := await answer.read()):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            data = b""
+    except NodeFailed:
+        return  # uvicorn closes a connection whose answer has no end, so the client sees that the rest is missing
+    await send({"type": "http.response.body"})
 
 
 def _model_of(scope: Scope, fleet: Fleet) -> str | None:

@@ -1,16 +1,24 @@
-"""How a front handles a node's faulty reports."""
+"""How a front handles a member with a valid certificate whose reports or answers are faulty."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from fleet.reports import encode
+from models import sse
 from tests.eventually import PATIENCE
-from tests.unit.http.hops.rig import Fleet, opened
+from tests.system.serving import free_port
+from tests.unit.http.hops.rig import Fleet, Node, identity, opened
 from tests.unit.http.hops.test_front import EMBED, scripted, until
+
+NO_URLS = ("https://127.0.0.1:99999", "https://[::1", f"https://{'a' * 64}.example:8443", "https://a..b:8443")
 
 
 @pytest.fixture
@@ -63,3 +71,127 @@ async def test_an_endless_event_closes_the_stream_which_is_opened_again(fleet: F
     await fleet.start(node)
     assert len(opens) > 1
     assert (await fleet.client.post("/v1/embeddings", json=EMBED)).status_code == 200
+
+
+class Liar:
+    """A member that claims to have what another node has, and sends `answer` to each request."""
+
+    def __init__(self, fleet: Fleet, honest: Node, answer: bytes) -> None:
+        self._fleet, self._honest, self._answer = fleet, honest, answer
+        self._identity: Any = identity("liar", fleet.folder / "liar", fleet.authority, None)
+        self.port = free_port()
+        self.member = replace(honest.member, name="liar", address=f"https://127.0.0.1:{self.port}")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.requests = 0
+
+    async def __aenter__(self) -> "Liar":
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self._identity.server)
+        self._fleet.follower.set([self._honest.member, self.member])
+        await until(lambda: self._fleet.reports.get("liar") is not None)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(asyncio.ensure_future(asyncio.shield(self._serve(reader, writer))))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" /fleet/v1/reports " in head:
+            report = msgspec.structs.replace(
+                self._honest.reporter.report(), node="liar", address=self.member.address, draining=False
+            )
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            writer.write(sse.event(msgspec.json.decode(self._honest.reporter.names()), "names"))
+            writer.write(sse.event(msgspec.json.decode(encode(report)), "report"))
+            await asyncio.sleep(PATIENCE)
+        self.requests += 1
+        writer.write(self._answer)
+        writer.close()
+
+
+@pytest.mark.parametrize("address", ["https://[::1", "https://127.0.0.1:1", "http://10.0.0.1:80"])
+async def test_requests_go_only_to_the_address_at_which_a_member_is_followed(fleet: Fleet, address: str) -> None:
+    honest, liar = scripted(fleet.node("node-1")), fleet.node("node-2")
+
+    async def events() -> AsyncIterator[tuple[str, bytes]]:
+        yield "names", honest.reporter.names()
+        yield "report", encode(msgspec.structs.replace(liar.reporter.report(), address=address))
+        await asyncio.sleep(PATIENCE)
+
+    liar.fleet.events = events
+    await fleet.start(honest)
+    await liar.listener.start()
+    fleet.nodes.append(liar)
+    fleet.follower.set([honest.member, liar.member])
+    await until(lambda: fleet.reports.ignored["sender"] == 1)
+    for _ in range(4):
+        answer = await fleet.client.post("/v1/embeddings", json=EMBED)
+        assert (answer.status_code, answer.headers["x-roundhouse-node"]) == (200, "node-1"), answer.text
+
+
+@pytest.mark.parametrize("address", NO_URLS)
+async def test_a_member_whose_address_is_no_url_is_named_in_the_log(
+    fleet: Fleet, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "roundhouse.fleet")
+    honest = scripted(fleet.node("node-1"))
+    await fleet.start(honest)
+    fleet.follower.set([honest.member, replace(honest.member, name="node-2", address=address)])
+    await until(lambda: "a node does not report" in caplog.messages)
+    record = next(record for record in caplog.records if record.message == "a node does not report")
+    assert record.__dict__["cause"].startswith("Node 'node-2' has the address 'https://")
+    assert not fleet.follower._tasks["node-2", address].done(), "it is tried again"
+    assert (await fleet.client.post("/v1/embeddings", json=EMBED)).status_code == 200
+
+
+async def test_an_unexpected_fault_of_a_report_does_not_end_the_following(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = [TypeError("a fault of the reader")]
+    take = fleet.names.take
+
+    def take_or_fail(node: str, data: bytes) -> bool:
+        if faults:
+            raise faults.pop()
+        return take(node, data)
+
+    monkeypatch.setattr(fleet.names, "take", take_or_fail)
+    await fleet.start(scripted(fleet.node("node-1")))
+    assert "a node's reports cannot be read" in caplog.messages
+    assert (await fleet.client.post("/v1/embeddings", json=EMBED)).status_code == 200
+
+
+@pytest.mark.parametrize("status", [b"099", b"600", b"999", b"101"])
+async def test_what_is_no_status_of_an_answer_is_retried_at_another_node(fleet: Fleet, status: bytes) -> None:
+    honest = scripted(fleet.node("node-1"))
+    await fleet.start(honest)
+    async with Liar(fleet, honest, b"HTTP/1.1 %b No\r\ncontent-length: 0\r\n\r\n" % status) as liar:
+        while not liar.requests:
+            answer = await fleet.client.post("/v1/embeddings", json=EMBED)
+            assert (answer.status_code, answer.headers["x-roundhouse-node"]) == (200, "node-1"), answer.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 201 Created\r\ncontent-length: 50\r\n\r\n", "broke off in the middle of its answer"),
+        (b"HTTP/1.1 201 Created\r\ncontent-length: 50\r\n\r\n{", "broke off in the middle of its answer"),
+        (b"HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{", "broke off in the middle of its answer"),
+        (b"HTTP/1.1 101 Switching\r\nupgrade: tls\r\nconnection: upgrade\r\n\r\n", "cannot be reached"),
+        (b"HTTP/1.1 999 No\r\ncontent-length: 0\r\n\r\n", "cannot be reached"),
+    ],
+)
+async def test_a_change_whose_answer_is_cut_is_an_error(fleet: Fleet, answer: bytes, message: str) -> None:
+    honest = scripted(fleet.node("node-1"))
+    await fleet.start(honest)
+    honest.is_draining = True  # changes go to the other one
+    async with Liar(fleet, honest, answer):
+        await until(lambda: (stored := fleet.reports.get("node-1")) is not None and stored.report.draining)
+        changed: httpx.Response = await fleet.client.post("/v1/models", json={"id": "x"})
+    assert (changed.status_code, changed.json()["error"]["code"]) == (503, "node_failed"), changed.text
+    assert message in changed.json()["error"]["message"]
