@@ -95,6 +95,7 @@ class AdapterEffects:
         self._drops: dict[asyncio.Task[None], str] = {}
         """Drops in progress, with their digests."""
         self._forgotten: set[str] = set()
+        """Removed adapters that the engine still has, or that requests still wait for."""
 
     def know(self, adapter: AdapterRef) -> None:
         """Add an adapter, so that plans may name it."""
@@ -102,11 +103,14 @@ class AdapterEffects:
         self._forgotten.discard(adapter.digest)
         self.stats.setdefault(adapter.digest, AdapterStats())
 
-    def forget(self, digest: str) -> None:
-        """Forget an adapter that was removed from the registry."""
+    def forget(self, digest: str, *, is_needed: bool) -> None:
+        """Forget an adapter that was removed from the registry. is_needed: until a plan has it in `forgotten`."""
         self.stats.pop(digest, None)
         self.probes.clear(digest)
-        self._forgotten.add(digest)
+        if is_needed:
+            self._forgotten.add(digest)
+        else:
+            self._refs.pop(digest, None)
 
     def used(self, digest: str) -> None:
         """Note that a request with this adapter starts."""
@@ -123,6 +127,11 @@ class AdapterEffects:
         """Start all the plan's actions on adapters."""
         for digest in plan.drop:
             self._drops[self._send(self._drop(link, digest))] = digest
+        for digest in plan.forgotten:
+            self.stats.pop(digest, None)  # requests that were waiting have been counted since
+            self._refs.pop(digest, None)
+            if digest not in plan.drop:
+                self._forgotten.discard(digest)
         for digest in plan.stage:
             self._send(self._stage(link, digest))
         for digest, evict in plan.place:

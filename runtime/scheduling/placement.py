@@ -78,6 +78,7 @@ class PlacementPlan:
     start: request ids, in order; each has its lease.
     adopt: request ids moved to this replica's line, including those that start.
     revoke: ids of requests to end; call `finish` for them as for any other.
+    forgotten: removed digests that nothing uses any more, whether or not they are in `drop`.
     wake_at: call `decide` again at this time, unless an event comes first; None to wait for the next event.
     """
 
@@ -88,6 +89,7 @@ class PlacementPlan:
     wake_at: float | None = None
     adopt: tuple[str, ...] = ()
     revoke: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +275,17 @@ class Placement:
         self._failed[digest] = None
         self._pins.failed(digest)
 
-    def forget(self, digest: str) -> None:
-        """Drop an adapter that was removed from the registry, once no request waits for it or runs with it."""
+    def forget(self, digest: str) -> bool:
+        """Drop an adapter that was removed from the registry, once no request waits for it or runs with it.
+
+        Returns whether a later plan will have it in `forgotten`; False if the engine does not have it.
+        """
         self.unpin(digest)
-        self._forgotten.add(digest)
+        if digest in self._host or self._is_in_use(digest):
+            self._forgotten.add(digest)
+            return True
+        self._counts.pop(digest, None)
+        return False
 
     def pin(self, digest: str) -> None:
         """Bring an adapter in and keep it. Raises Conflict if no place would stay unpinned."""
@@ -319,12 +328,14 @@ class Placement:
         if not (self._waiting or self._failed or self._forgotten or self._pins or any(o._waiting for o in self.others)):
             self._device.closing.clear()
             return _NOTHING
-        drop = self._leave()
+        drop, forgotten = self._leave()
         heads = self._waiting.heads(self._running.full(self.max_requests))
         if not (heads or drop or self._pins):  # all requests are for the base, so no adapter moves
             self._device.closing.clear()
             start, revoke = self._start(now), self._revoke()
-            return PlacementPlan(start=tuple(start), adopt=tuple(self._adopted), revoke=tuple(revoke))
+            return PlacementPlan(
+                start=tuple(start), adopt=tuple(self._adopted), revoke=tuple(revoke), forgotten=forgotten
+            )
         blocked = [head for digest, head in heads.items() if digest not in self._device]
         overdue = [head for head in blocked if now >= head.request.since + self.max_overtake]
         place = self._moves.close_places(overdue, heads)
@@ -338,21 +349,22 @@ class Placement:
         wake_at = min((at for at in overtakes if at > now), default=None)
         return PlacementPlan(
             tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at, tuple(self._adopted),
-            tuple(revoke),
+            tuple(revoke), forgotten,
         )  # fmt: skip
 
-    def _leave(self) -> list[str]:
-        """Rule 8."""
+    def _leave(self) -> tuple[list[str], tuple[str, ...]]:
+        """Rule 8. Returns the digests to drop, and those that are forgotten."""
         drop = list(self._failed)
         self._failed.clear()
-        for digest in [d for d in self._forgotten if not self._is_in_use(d)]:
+        forgotten = tuple(digest for digest in self._forgotten if not self._is_in_use(digest))
+        for digest in forgotten:
             self._forgotten.remove(digest)
             self._counts.pop(digest, None)
             if digest in self._host:
                 self._device.remove(digest)
                 self._host.remove(digest)
                 drop.append(digest)
-        return drop
+        return drop, forgotten
 
     def _start(self, now: float) -> list[str]:
         """Rules 1 and 2."""

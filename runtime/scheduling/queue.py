@@ -387,8 +387,7 @@ class ModelQueue:
 
     def forget_adapter(self, digest: str) -> None:
         """Remove an adapter from the engine because it was removed from the registry."""
-        self.policy.forget(digest)
-        self.effects.forget(digest)
+        self.effects.forget(digest, is_needed=self.policy.forget(digest))
         self.pump()
 
     async def _confirm(self, ticket: QueueEntry, link: SlotLink) -> None:

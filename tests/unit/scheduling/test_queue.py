@@ -203,6 +203,25 @@ async def test_a_removed_adapter_is_dropped_from_the_engine(world: World) -> Non
     await dropped(world, adapter("a"))
 
 
+async def test_nothing_is_remembered_of_removed_adapters(world: World) -> None:
+    """One was used, one only left its name, and one was removed while its request waited, which left."""
+    effects, places = world.queue.effects, world.queue.policy
+    await ask(world, adapter("a"))
+    for letter in "ab":
+        world.queue.forget_adapter(adapter(letter).digest)
+    await dropped(world, adapter("a"))
+    world.queue.close()
+    waiting = asyncio.create_task(world.queue.acquire(adapter("c")))
+    await asyncio.sleep(0)
+    world.queue.forget_adapter(adapter("c").digest)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    world.queue.open(world.link)
+    await effects.wait_until_settled()
+    assert (effects._refs, effects.stats, effects._forgotten) == ({}, {}, set())
+    assert (places._forgotten, places._counts) == (set(), {})
+
+
 async def test_a_removed_adapter_that_is_still_in_use_is_dropped_once_it_is_not(world: World) -> None:
     """The engine ends a call that was cancelled; the policy holds the place for free."""
     await ask(world, adapter("a"))
