@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -109,7 +110,8 @@ class AdapterService:
         """Check, normalise and store an adapter as the current version of the team's `name` on `base`.
 
         Serialised per name. The same content again makes no new version (`created` is False). `alias` is moved in the
-        same transaction.
+        same transaction. Beyond `Bounds.adapter_versions`, the oldest versions without an alias or requests are
+        removed, and the caller must do for digests that became unreferenced what it does after `remove`.
         accept: called with the result before it is stored, while no other registration commits; its exceptions are
             passed on.
         trusted: the adapter may bring a chat template, which is a program.
@@ -129,6 +131,7 @@ class AdapterService:
                 # A commit that has begun finishes even if the caller has left.
                 registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
                 await asyncio.to_thread(self.notes.write, checked.digest, checked.notes)
+                registered = await self._prune(registered)
         details = {"adapter": str(key), "version": registered.version.tag, "digest": checked.digest}
         log.info("adapter registered", extra=details)
         for note in checked.notes:
@@ -150,6 +153,23 @@ class AdapterService:
             await asyncio.to_thread(self.store.commit, out, new.digest)
             self.stored_digests |= {new.digest}
             return await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
+
+    async def _prune(self, registered: RegisteredVersion) -> RegisteredVersion:
+        """Remove old versions beyond the bound."""
+        adapter, most, table = registered.adapter, self.bounds.adapter_versions, self._state.adapters
+        aliased = set(adapter.aliases.values())
+        old = [version for version in adapter.versions[:-most] if version.number not in aliased]
+        in_use = {version.digest for version in old if self._leased(version.digest)}
+        if all(version.digest in in_use for version in old):
+            return registered
+        pruned = await asyncio.to_thread(table.prune, adapter.key, most, in_use)
+        removed = [version for version in adapter.versions if version not in pruned.versions]
+        garbage = set(await asyncio.to_thread(table.garbage))
+        if removed:
+            tags = ", ".join(version.tag for version in removed[:10])
+            log.info("removed old versions of an adapter", extra={"adapter": str(adapter.key), "versions": tags})
+        unreferenced = tuple(dict.fromkeys(one.digest for one in removed if one.digest in garbage))
+        return replace(registered, adapter=pruned, unreferenced=unreferenced)
 
     # --- lookup --------------------------------------------------------------------------------------------------
     def stored(self, version: Version) -> StoredAdapter:

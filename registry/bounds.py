@@ -14,8 +14,8 @@ UNFIT, SOUND, ROUTER = "422 `unfit_adapter`", "400 `invalid_audio`", "422 `bad_r
 TUNABLE = (
     "json_values", "messages", "image_pixels", "answers", "tools", "grammar_bytes", "choices", "properties",
     "enum_entries", "compile_seconds", "grammar_cache", "upload_seconds", "inputs", "documents", "unpacked_bytes",
-    "adapter_bytes", "adapter_check_seconds", "adapter_download_seconds", "combine_seconds", "routers_bytes",
-    "responses_bytes", "viewers",
+    "adapter_bytes", "adapter_check_seconds", "adapter_download_seconds", "adapter_versions", "combine_seconds",
+    "routers_bytes", "responses_bytes", "viewers",
 )  # fmt: skip
 """Bounds that have an option of their own."""
 UNSCALED = ("nesting", "sample_rate_least")
@@ -249,6 +249,12 @@ class Bounds(BaseModel):
     )
     adapter_download_seconds: float = _bound(
         1800.0, "seconds of an adapter's download", "503 `hub_unavailable`", "4 GiB over 20 Mbit/s"
+    )
+    adapter_versions: int = _bound(
+        100,
+        "versions of an adapter, besides those with an alias",
+        "the oldest that no request uses are removed",
+        "a fine-tune each night for three months; 10,000 take 0.2 s of each registration, and all their files stay",
     )
     combine_seconds: float = _bound(
         1800.0,

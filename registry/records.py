@@ -156,6 +156,8 @@ class RegisteredVersion:
     adapter: Adapter
     version: Version
     created: bool
+    unreferenced: tuple[str, ...] = ()
+    """Digests that no adapter has any more, because their versions were pruned."""
 
 
 # --- routers ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,11 @@ from registry.state.access import TableAccess
 from registry.state.tables import VersionTables
 from registry.storage.database import inserting, put
 
+MOST_CURRENTS = 100
+"""Versions that were current before and that rollbacks return to, one after the other."""
+MOST_ALIASES = 1000
+"""Aliases of one name. Each is read again with every change, and keeps its version."""
+
 
 class NameKey(Protocol):
     """A NamedTuple whose fields are the key columns of its tables."""
@@ -168,7 +173,11 @@ class VersionTable(ABC, Generic[K, R]):
         self._make_current(db, row_id, number)
 
     def _make_current(self, db: sa.Connection, row_id: int, number: int) -> None:
-        db.execute(sa.insert(self._tables.currents).values(owner=row_id, number=number))
+        currents = self._tables.currents
+        db.execute(sa.insert(currents).values(owner=row_id, number=number))
+        stack = sa.select(currents.c.seq).where(currents.c.owner == row_id).order_by(currents.c.seq.desc())
+        oldest = stack.offset(MOST_CURRENTS).limit(1).scalar_subquery()
+        db.execute(sa.delete(currents).where(currents.c.owner == row_id, currents.c.seq <= oldest))
 
     def point(self, key: K, ref: str) -> R:
         """Make the version that `ref` names the current one."""
@@ -193,7 +202,10 @@ class VersionTable(ABC, Generic[K, R]):
             return self._one(db, key)
 
     def set_alias(self, key: K, alias: str, ref: str | None = None) -> R:
-        """Point `alias` to the version that `ref` names, by default the current one."""
+        """Point `alias` to the version that `ref` names, by default the current one.
+
+        Raises Conflict (too_many_aliases) for a new one beyond MOST_ALIASES.
+        """
         check_alias(alias)
         with self._write(key) as db:
             return self._move_alias(db, key, alias, ref)
@@ -201,6 +213,11 @@ class VersionTable(ABC, Generic[K, R]):
     def _move_alias(self, db: sa.Connection, key: K, alias: str, ref: str | None) -> R:
         record = self._one(db, key)
         version = record.version(ref)
+        if alias not in record.aliases and len(record.aliases) >= MOST_ALIASES:
+            raise Conflict(
+                f"{record.title} has {MOST_ALIASES} aliases, the most that one name may have. Remove some first.",
+                code="too_many_aliases",
+            )
         if record.aliases.get(alias) != version.number:
             put(db, self._tables.aliases, {"owner": self._id(db, key), "alias": alias, "number": version.number})
         return self._one(db, key)

@@ -1,7 +1,7 @@
 """Use cases of adapters, for HTTP and at startup: register, remove, alias, pin."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -203,6 +203,8 @@ class Adapters:
             trusted=_may_template(source, caller),
         )
         view = self._changed(done.adapter, caller)
+        if done.unreferenced:
+            await self._forget(key.base, done.unreferenced)
         if self.copied is not None:
             await self.copied(done.version)
         return Registration(view, done.version.tag, done.created, warnings)
@@ -276,16 +278,20 @@ class Adapters:
         key = self._owned(name, caller)
         gone = await self._service.remove(key, version, force=force)
         self._names.refresh()
-        if entry := self._residency.entries.get(key.base):  # its recipe may have been removed
-            for digest in gone:
+        self._apply_pins(key.base)
+        await self._forget(key.base, gone)
+        return AdapterDeletedView(name=key.name, base=key.base, digests=list(gone))
+
+    async def _forget(self, base: str, digests: Iterable[str]) -> None:
+        """Remove adapters that no name refers to any more from engines, and their files."""
+        if entry := self._residency.entries.get(base):  # its recipe may have been removed
+            for digest in digests:
                 for replica in entry.replicas:
                     replica.queue.forget_adapter(digest)
-        self._apply_pins(key.base)
         try:
             await self._service.collect()
         except (RoundhouseError, OSError) as error:  # already unregistered; the next start or removal deletes the files
             log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
-        return AdapterDeletedView(name=key.name, base=key.base, digests=list(gone))
 
     async def change(self, name: str, change: VersionChange, caller: Caller) -> AdapterView:
         """Change aliases or the current version. Raises NotFound, Conflict, Forbidden."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from adapters.service import AdapterService
-from adapters.types import UploadedArchive
+from adapters.types import Base, UploadedArchive
+from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
 from registry.recipes.fields import HubSource, PathSource
 from registry.records import AdapterKey, Probe
@@ -67,6 +68,25 @@ async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
     assert [adapter.key.name for adapter in rig.service.list("small")] == ["tune"]
     assert rig.service.list("other") == []
     assert len(rig.service.show(AdapterKey("small", "tune")).versions) == 2
+
+
+async def test_old_versions_go_unless_requests_use_them(tmp_path: Path, base: Base, folder: Path) -> None:
+    rig = Rig(tmp_path / "data", base, Bounds(adapter_versions=2))
+    try:
+        await rig.service.start()
+        aliased = await rig.add("tune", folder, 1, alias="prod")
+        used, unused = await rig.add("tune", folder, 2), await rig.add("tune", folder, 3)
+        rig.leases.add(used.version.digest)
+        added = [await rig.add("tune", folder, number) for number in (4, 5)]
+        assert [one.unreferenced for one in added] == [(), (unused.version.digest,)]
+        assert [version.tag for version in added[-1].adapter.versions] == ["v1", "v2", "v4", "v5"]
+        await rig.service.collect()
+        assert rig.service.store.path(aliased.version.digest).is_dir()
+        assert rig.service.store.path(used.version.digest).is_dir()
+        assert not rig.service.store.path(unused.version.digest).exists()
+    finally:
+        await rig.service.close()
+        rig.state.close()
 
 
 async def test_nothing_unknown_resolves(rig: Rig) -> None:

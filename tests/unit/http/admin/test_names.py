@@ -1,6 +1,7 @@
 """Names over HTTP: names that adapters and aliases may not have, and conflicts with later recipes."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,8 +34,8 @@ class Service:
         self.state, self.incoming, self.bounds = state, incoming, Bounds()
         self.checked: list[AdapterSource] = []
 
-    def list(self, base: str) -> "list[Adapter]":
-        return [adapter for adapter in self.state.adapters.all() if adapter.key.base == base]
+    def list(self, base: str | None = None) -> "list[Adapter]":
+        return [adapter for adapter in self.state.adapters.all() if base in (None, adapter.key.base)]
 
     async def validate(self, base: Base, source: AdapterSource, **_: Any) -> CheckedAdapter:
         self.checked.append(source)
@@ -223,6 +224,28 @@ async def test_an_adapter_that_a_recipe_hides_can_be_removed(
     answer = await client.delete(f"/v1/adapters/{base}:{name}")
     assert (answer.status_code, answer.json()["name"]) == (200, name), answer.text
     assert not gateway.names.catalog.notes
+
+
+async def test_versions_that_a_registration_removes_leave_the_engine_and_the_disk(
+    client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, gone = gateway.service, list[str]()
+
+    async def register(name: str, base: Base, source: AdapterSource, **_: Any) -> RegisteredVersion:
+        new = NewVersion(digest(2), 8, 100, "test")
+        return replace(gateway.state.adapters.register(AdapterKey(base.id, name), new), unreferenced=(digest(1),))
+
+    async def collect() -> tuple[str, ...]:
+        gone.append("files")
+        return ()
+
+    monkeypatch.setattr(service, "register", register)
+    monkeypatch.setattr(service, "collect", collect)
+    monkeypatch.setattr(gateway.residency.get("small").queue, "forget_adapter", gone.append)
+    answer = await client.post(
+        "/v1/adapters", json={"name": "fine", "base": "small", "source": {"hub": "a/b", "revision": "0" * 40}}
+    )
+    assert (answer.status_code, gone) == (201, [digest(1), "files"]), answer.text
 
 
 async def test_the_card_of_a_version_has_its_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:

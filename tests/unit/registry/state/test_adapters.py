@@ -7,6 +7,7 @@ import pytest
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.learning import HALF_LIFE
 from registry.records import AdapterKey, LoadKey, NewVersion, Probe
+from registry.state import versions
 from registry.state.database import State
 from tests.unit.registry.makers import KEY, digest, new
 
@@ -104,6 +105,43 @@ def test_deleting_a_version_mends_the_way_back(state: State) -> None:
     adapters.delete_version(KEY, "v2")
     with pytest.raises(Conflict):
         adapters.rollback(KEY)
+
+
+def test_old_versions_are_pruned_but_not_those_in_use(state: State) -> None:
+    adapters = state.adapters
+    for number in range(1, 10):
+        adapters.register(KEY, new(number))
+    adapters.set_alias(KEY, "prod", "v2")
+    adapters.point(KEY, "v4")
+    adapters.register(KEY, new(10))
+    pruned = adapters.prune(KEY, 2, {digest(1)})
+    assert [version.number for version in pruned.versions] == [1, 2, 4, 9, 10]
+    assert (pruned.current.number, pruned.aliases) == (10, {"prod": 2})
+    assert [adapters.rollback(KEY).current.number for _ in range(3)] == [4, 9, 4]
+    assert adapters.garbage() == tuple(map(digest, (3, 5, 6, 7, 8)))
+
+
+def test_the_way_back_is_bounded(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "MOST_CURRENTS", 3)
+    adapters = state.adapters
+    for number in (1, 2):
+        adapters.register(KEY, new(number))
+    for number in range(20):
+        adapters.point(KEY, f"v{1 + number % 2}")
+    assert [adapters.rollback(KEY).current.number for _ in range(2)] == [1, 2]
+    with pytest.raises(Conflict, match="nothing to roll back"):
+        adapters.rollback(KEY)
+
+
+def test_aliases_are_bounded(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "MOST_ALIASES", 2)
+    adapters = state.adapters
+    adapters.register(KEY, new(1), alias="a")
+    adapters.register(KEY, new(2), alias="b")
+    assert adapters.set_alias(KEY, "a", "v2").aliases == {"a": 2, "b": 2}
+    with pytest.raises(Conflict, match="has 2 aliases") as caught:
+        adapters.set_alias(KEY, "c")
+    assert caught.value.code == "too_many_aliases"
 
 
 def test_garbage(state: State) -> None:
