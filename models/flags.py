@@ -1,8 +1,9 @@
-"""`engine.flags` of a recipe, for the two engines with known names and types."""
+"""`engine.flags` of a recipe: names and types of two engines, and the names of vLLM's."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from registry import vllm_source
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import Flag
@@ -40,6 +41,57 @@ KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},
     Task.TRANSCRIBE: SPEECH,
 }
+OURS = {
+    "model": "source",
+    "served_model_name": "id",
+    "revision": "source",
+    "dtype": "dtype",
+    "max_model_len": "context_length",
+    "max_num_seqs": "batching.max_requests",
+    "max_num_batched_tokens": "batching.max_tokens",
+    "kv_cache_memory_bytes": "memory.kv_cache",
+    "gpu_memory_utilization": "memory.kv_cache",
+    "enable_lora": "memory.adapters.device",
+    "max_loras": "memory.adapters.device",
+    "max_cpu_loras": "memory.adapters.host",
+    "max_lora_rank": "memory.adapters.max_rank",
+    "lora_modules": "adapters",
+    "enable_sleep_mode": "residency.sleep",
+    "tensor_parallel_size": "parallel.tensor",
+    "pipeline_parallel_size": "parallel.pipeline",
+    "data_parallel_size": "parallel.data",
+}
+"""vLLM's flags for which a recipe has its own fields, and these fields."""
+
+NEVER = {
+    "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
+    "worker_extension_cls", "worker_cls", "distributed_executor_backend", "lora_dtype", "lora_target_modules",
+    "enable_log_requests", "root_path", "headless", "api_server_count", "config", "grpc", "default_mm_loras",
+    "fully_sharded_loras", "load_format_plugin", "enable_log_outputs", "scheduling_policy", "nnodes", "node_rank",
+    "master_addr", "master_port", "data_parallel_rank", "data_parallel_start_rank", "data_parallel_size_local",
+    "data_parallel_address", "data_parallel_rpc_port", "data_parallel_backend", "data_parallel_hybrid_lb",
+    "data_parallel_external_lb", "prefill_context_parallel_size",
+}  # fmt: skip
+"""Flags that make no sense in a slot or would bypass our control."""
+REPLACEMENTS: Mapping[str, str] = {
+    "host": "roundhouse serve --host",
+    "port": "roundhouse serve --port",
+    "allowed_origins": "roundhouse serve --cors-origins",
+    "root_path": "roundhouse serve --public-url",
+    "api_key": "roundhouse keys create",
+}
+"""Flags among `NEVER` with an equivalent outside of recipes."""
+FORMER: Mapping[str, str] = {
+    "disable_log_requests": "",
+    "enable_reasoning": "",
+    "guided_decoding_backend": "structured_outputs_config",
+    "max_seq_len_to_capture": "max_cudagraph_capture_size",
+    "num_speculative_tokens": "speculative_config",
+    "rope_scaling": "hf_overrides",
+    "rope_theta": "hf_overrides",
+    "speculative_model": "speculative_config",
+}
+"""Flags of earlier vLLMs, and what replaces them."""
 WORDS: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -60,7 +112,8 @@ def flag_fault(recipe: Recipe) -> str | None:
     """Return the first fault in the recipe's flags, or None if none is known before a load."""
     known = KNOWN.get(recipe.task)
     if known is None:
-        return None
+        faults = [f"{key}: {fault}" for key in recipe.engine.flags if (fault := name_fault(key))]
+        return f"its engine.flags do not fit vLLM: {'; '.join(faults)}" if faults else None
     for name, value in recipe.engine.flags.items():
         if name not in known:
             close = difflib.get_close_matches(name.lower(), known, n=1)
@@ -72,3 +125,20 @@ def flag_fault(recipe: Recipe) -> str | None:
     if recipe.engine.flags.get("cuda_graphs") and not recipe.engine.flags.get("unpadded"):
         return "engine flag 'cuda_graphs' needs a network without padding: also write 'unpadded: true'"
     return None
+
+
+def name_fault(key: str, known: Collection[str] = ()) -> str | None:
+    """Return why a recipe cannot have a flag of vLLM, and what to write instead.
+
+    known: vLLM's flags and their negations, with underscores; default: those in its source.
+    """
+    name, known = key.replace("-", "_"), known or vllm_source.serve_flags()
+    if name in OURS:
+        return f"write it as {OURS[name]} of the recipe"
+    if name in NEVER:
+        return f"use {REPLACEMENTS[name]}" if name in REPLACEMENTS else "the slot sets it"
+    if not known or name in known:
+        return None
+    usable = [flag for flag in known if flag not in OURS and flag not in NEVER]
+    close = FORMER.get(name, next(iter(difflib.get_close_matches(name, usable, n=1)), ""))
+    return f"this vLLM has no such flag; {f'write {close}' if close else 'leave it out'}"

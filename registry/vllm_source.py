@@ -4,6 +4,7 @@ Tables that this vLLM has moved or lacks read as empty: nothing is checked again
 """
 
 import ast
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +42,28 @@ def table(file: str, name: str) -> dict[str, object]:
             pairs = zip(value.keys, value.values, strict=True)
             return {str(key.value): _literal(node_value) for key, node_value in pairs if isinstance(key, ast.Constant)}
     return {}
+
+
+SERVE_FLAGS = {
+    "engine/arg_utils.py": re.compile(r'"--([a-z][a-z0-9-]*)"'),
+    "entrypoints/launchers/cli_args.py": re.compile(r'"--([a-z][a-z0-9-]*)"|^    ([a-z]\w*): ', re.MULTILINE),
+}
+"""Files with the flags of `vllm serve`: as options of a parser, and as fields of classes."""
+
+
+@cache
+def serve_flags() -> frozenset[str]:
+    """Return the flags of `vllm serve` and all negations, with underscores; none if a file is not found."""
+    folder, names = root(), set[str]()
+    for file, flag in SERVE_FLAGS.items():
+        try:
+            text = (folder / file).read_text(encoding="utf-8") if folder else ""
+        except OSError:
+            text = ""
+        if not text:
+            return frozenset()
+        names |= {(match[1] or match[2]).replace("-", "_") for match in flag.finditer(text)}
+    return frozenset(names | {f"no_{name}" for name in names})
 
 
 def _literal(node: ast.expr) -> object:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from docs.tables.markdown import code, table
-from models.chat.settings import NEVER, OURS
-from models.flags import SENTENCE, SPEECH
+from models.flags import NEVER, OURS, SENTENCE, SPEECH
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", list: "list"}
 MEANINGS = {

@@ -1,6 +1,5 @@
 """Turn a recipe into vLLM's command line arguments, which vLLM parses and checks."""
 
-import difflib
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from models.estimate import kv_on_each
+from models.flags import name_fault
 from registry.base.json import read_object
 from registry.base.processor import cores
 from registry.errors import Unfit
@@ -105,40 +105,6 @@ def capture_sizes(max_requests: int, max_tokens: int) -> list[int]:
     """
     most = min(max(max_requests, max_tokens), SIZES[-1])
     return sorted({size for size in SIZES if size <= most} | {min(max_requests, most), most})
-
-
-OURS = {
-    "model": "source",
-    "served_model_name": "id",
-    "revision": "source",
-    "dtype": "dtype",
-    "max_model_len": "context_length",
-    "max_num_seqs": "batching.max_requests",
-    "max_num_batched_tokens": "batching.max_tokens",
-    "kv_cache_memory_bytes": "memory.kv_cache",
-    "gpu_memory_utilization": "memory.kv_cache",
-    "enable_lora": "memory.adapters.device",
-    "max_loras": "memory.adapters.device",
-    "max_cpu_loras": "memory.adapters.host",
-    "max_lora_rank": "memory.adapters.max_rank",
-    "lora_modules": "adapters",
-    "enable_sleep_mode": "residency.sleep",
-    "tensor_parallel_size": "parallel.tensor",
-    "pipeline_parallel_size": "parallel.pipeline",
-    "data_parallel_size": "parallel.data",
-}
-"""vLLM's flags for which a recipe has its own fields, and these fields."""
-
-NEVER = {
-    "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
-    "worker_extension_cls", "worker_cls", "distributed_executor_backend", "lora_dtype", "lora_target_modules",
-    "enable_log_requests", "root_path", "headless", "api_server_count", "config", "grpc", "default_mm_loras",
-    "fully_sharded_loras", "load_format_plugin", "enable_log_outputs", "scheduling_policy", "nnodes", "node_rank",
-    "master_addr", "master_port", "data_parallel_rank", "data_parallel_start_rank", "data_parallel_size_local",
-    "data_parallel_address", "data_parallel_rpc_port", "data_parallel_backend", "data_parallel_hybrid_lb",
-    "data_parallel_external_lb", "prefill_context_parallel_size",
-}  # fmt: skip
-"""Flags that make no sense in a slot or would bypass our control."""
 
 
 NO_DOMAIN = "none. Send it as a data: URL, or let the model's recipe name domains in engine.flags.allowed_media_domains"
@@ -287,18 +253,13 @@ def sleeps(recipe: Recipe) -> bool:
 def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
     faults = []
     words: list[str] = []
+    known = parser._option_string_actions
+    names = {option.removeprefix("--").replace("-", "_") for option in known if option.startswith("--")}
     for key, value in flags.items():
-        name = key.replace("-", "_")
-        option, negation = "--" + name.replace("_", "-"), "--no-" + name.replace("_", "-")
-        known = parser._option_string_actions
-        if name in OURS:
-            faults.append(f"{key}: write it as {OURS[name]} of the recipe")
-        elif name in NEVER:
-            faults.append(f"{key}: the slot sets it")
-        elif option not in known:
-            close = difflib.get_close_matches(option, [str(one) for one in known], n=1)
-            hint = f"; write {close[0].removeprefix('--').replace('-', '_')}" if close else ""
-            faults.append(f"{key}: this vLLM has no such flag{hint}")
+        name = key.replace("_", "-")
+        option, negation = f"--{name}", f"--no-{name}"
+        if fault := name_fault(key, names):
+            faults.append(f"{key}: {fault}")
         elif isinstance(value, bool):
             if not value and negation not in known and known[option].default:
                 faults.append(f"{key}: cannot be switched off")

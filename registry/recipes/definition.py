@@ -9,11 +9,21 @@ from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from registry.names import AdapterName, ModelId, RecipeId
-from registry.recipes.fields import AnySource, Flag, ModelSource, Money, PoolName, Seconds, Size, Strict
+from registry.recipes.fields import (
+    AnySource,
+    Flag,
+    ModelSource,
+    Money,
+    PoolName,
+    Seconds,
+    Size,
+    Strict,
+    flags_as_text,
+)
 
 MOST_REPLICAS = 16
 
@@ -67,7 +77,7 @@ class EngineSpec(Strict):
     versions: Annotated[str, AfterValidator(_is_range)] = Field(
         default=">=0", description="a PEP 440 range, such as '>=0.26,<0.33'"
     )
-    flags: dict[str, Flag] = Field(default_factory=dict)
+    flags: Annotated[dict[str, Flag], BeforeValidator(flags_as_text)] = Field(default_factory=dict)
 
 
 class AdapterPlaces(Strict):

@@ -1,5 +1,6 @@
 """Syntax of durations, sizes, money, names and sources in recipes."""
 
+import json
 import re
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -20,6 +21,22 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 Flag = bool | int | float | str | list[str | int]
+
+
+def flags_as_text(flags: object) -> object:
+    """Write the values of flags that are mappings as JSON text, as vLLM's command line takes them."""
+    if not isinstance(flags, dict):
+        return flags
+    return {name: _as_text(value) if isinstance(value, dict) else value for name, value in flags.items()}
+
+
+def _as_text(value: dict[object, object]) -> object:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):  # such as a date
+        return value
+
+
 MOST = 2**63 - 1
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 

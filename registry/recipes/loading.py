@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from registry.errors import Unfit
 from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
-from registry.recipes.definition import Recipe, Task, former_flags
+from registry.recipes.definition import EngineSpec, Recipe, Task, former_flags
 from registry.recipes.fields import AnySource, HubSource, PathSource, Strict
 from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
@@ -76,7 +77,12 @@ def load_documents(
                     for flag, key in former_flags(document.data)
                 ]
                 adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in one.adapters)
-                one = one.model_copy(update={"source": _from(file, one.source), "adapters": adapters})
+                update = {
+                    "source": _from(file, one.source),
+                    "adapters": adapters,
+                    "engine": _with_files(file, one.engine),
+                }
+                one = one.model_copy(update=update)
                 faults += _missing(one, document, misfit) if check_sources else []
                 if wrong_flag := flag_fault(one):
                     faults.append(document.fault(("engine", "flags"), wrong_flag))
@@ -173,6 +179,21 @@ def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[
 
 def _from(file: Path, source: AnySource) -> AnySource:
     return PathSource(path=str(file.parent.absolute() / source.path)) if isinstance(source, PathSource) else source
+
+
+FILE_FLAGS = ("chat_template", "tool_parser_plugin", "reasoning_parser_plugin")
+"""Flags of vLLM that may name a file."""
+
+
+def _with_files(file: Path, engine: EngineSpec) -> EngineSpec:
+    """Return flags that name files in the recipe file's folder by whole paths."""
+    flags = dict(engine.flags)
+    for key, value in flags.items():
+        if key.replace("-", "_") in FILE_FLAGS and isinstance(value, str) and not set("{}\n") & set(value):
+            with suppress(OSError, ValueError):  # too long, or with a null byte
+                if (path := file.parent.absolute() / value).is_file():
+                    flags[key] = str(path)
+    return engine.model_copy(update={"flags": flags})
 
 
 def _missing(recipe: Recipe, document: Document, misfit: Misfit | None) -> list[Fault]:

@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, get_args
@@ -96,7 +97,7 @@ FOREIGN_KEYS: Mapping[str, str] = {
     **{
         name: f"vLLM's '{name}' is '{ours}' here"
         for name, ours in (
-            ("model", "source"), ("max_model_len", "context_length"), ("max_num_seqs", "batching.max_requests"),
+            ("model", "source"), ("revision", "source.revision"), ("max_model_len", "context_length"), ("max_num_seqs", "batching.max_requests"),
             ("max_num_batched_tokens", "batching.max_tokens"), ("kv_cache_memory_bytes", "memory.kv_cache"),
             ("served_model_name", "aliases"), ("max_loras", "memory.adapters.device"),
             ("max_cpu_loras", "memory.adapters.host"), ("max_lora_rank", "memory.adapters.max_rank"),
@@ -105,10 +106,6 @@ FOREIGN_KEYS: Mapping[str, str] = {
             ("tensor_parallel_size", "parallel.tensor"), ("pipeline_parallel_size", "parallel.pipeline"),
             ("data_parallel_size", "parallel.data"),
         )
-    },
-    **{
-        name: f"vLLM's '{name}' goes below 'engine.flags'"
-        for name in ("tool_call_parser", "reasoning_parser", "chat_template", "enable_auto_tool_choice", "quantization")
     },
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
     "device": "the device is a setting of the server: roundhouse serve --device",
@@ -137,7 +134,7 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
     limits = error.get("ctx", {})
     key = loc[-1] if loc else ""
     if loc[:2] == ("engine", "flags") and len(loc) == 3:
-        return f"'{path}' cannot be {value}; write true or false, a number, text, or a list of texts"
+        return f"'{path}' cannot be {value}; write true or false, a number, text, a list of texts, or keys and values"
     if key in DURATIONS and kind not in ("greater_than", "greater_than_equal", "extra_forbidden"):
         return f"'{path}' cannot be {value}; write a duration such as 30s, 10m or 2h"
     if key == "key_env" and kind != "extra_forbidden":
@@ -196,9 +193,13 @@ def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
     key, here = str(loc[-1]), _dotted(loc[:-1])
     if key in SECRETS:
         return f"unknown key '{_dotted(loc)}'; write 'key_env', the name of the environment variable that holds the key"
-    if schema is Recipe and key in FOREIGN_KEYS:
-        return f"unknown key '{_dotted(loc)}'; {FOREIGN_KEYS[key]}"
+    plain = key.replace("-", "_")
+    if schema is Recipe and plain in FOREIGN_KEYS:
+        return f"unknown key '{_dotted(loc)}'; {FOREIGN_KEYS[plain]}"
     models = dict(_models(schema, ""))
+    is_ours = any(key in model.model_fields for model in models.values())
+    if schema is Recipe and not is_ours and plain in vllm_source.serve_flags():
+        return f"unknown key '{_dotted(loc)}'; vLLM's '{plain}' goes below 'engine.flags'"
     known_keys = _known_keys(models, loc[:-1])
     if close := difflib.get_close_matches(key.lower(), known_keys, n=1):
         return f"unknown key '{_dotted(loc)}'; write '{close[0]}'"
@@ -290,8 +291,26 @@ _LISTS = ("aliases", "adapters")
 PASSES = 6
 
 
+def foreign_file(data: object) -> str | None:
+    """Return what is wrong with a document that is another server's configuration; None if it is not."""
+    match data:
+        case {"model_list": _}:
+            server, section = "LiteLLM's proxy", "from-litellms-proxy"
+        case {"model_specs": _}:
+            server, section = "Xinference", "from-xinference"
+        case {"name": _, "parameters": _} | {"name": _, "backend": _}:
+            server, section = "LocalAI", "from-localai"
+        case str() if re.match(r"\s*FROM\s", data, re.IGNORECASE):
+            server, section = "Ollama", "from-ollama"
+        case _:
+            return None
+    return f"this is a configuration of {server}; docs/migrate.md#{section} says what to write instead"
+
+
 def validate(document: Document) -> tuple[Strict | None, list[Fault]]:
     """Return the described object, or None and the faults in the order of the file."""
+    if foreign := foreign_file(document.data):
+        return None, [document.fault((), foreign)]
     schema = schema_of(document.data)
     if schema is None:
         text = f"'kind' cannot be {quote_value(kind_of(document.data))}; write one of: {', '.join(KINDS)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm import source
+from models.chat.vllm import launch, source
 from models.chat.vllm.touches import PARSED, TOUCHES, VllmPatch
 from registry import vllm_source
 from tests.contract.vllm import touch_scan
@@ -18,6 +18,8 @@ from tests.contract.vllm.stock import stock
 pytestmark = pytest.mark.real
 ROOMS = ("registry", "adapters", "models", "tenants", "routing", "batches", "launch", "console", "fleet", "runtime")
 ROOT = Path(__file__).parents[3]
+EXTRA = {"args"}
+"""Names in the same files that are no flags."""
 
 
 def set_in_code(kind: type, name: str) -> bool:
@@ -149,3 +151,11 @@ def test_vllm_is_imported_in_one_folder_only() -> None:
         if vllm.search(file.read_text()) and "models/chat/vllm" not in file.as_posix()
     ]
     assert outside == ["models/chat/adapters.py"], "only vLLM's own LoRARequest"
+
+
+def test_the_flags_in_vllms_source_are_those_of_its_parser() -> None:
+    options = {option for option in launch.parser()._option_string_actions if option.startswith("--")}
+    names = {option.removeprefix("--").replace("-", "_") for option in options}
+    read = vllm_source.serve_flags()
+    assert names <= read
+    assert {name for name in read - names if not name.startswith("no_")} <= EXTRA
