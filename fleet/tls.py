@@ -6,16 +6,20 @@
 | from another authority, or none               | closed; both logs name the cause                        |
 | expired, or not yet valid                     | closed; both logs name the cause                        |
 | of a server other than the one at the address | closed by the connecting side; both logs name the cause |
+| has not come, and as many others are awaited  | closed; this server's log names the cause               |
+| as this server allows                         |                                                         |
 
 A renewed certificate is used for new connections: `refresh` checks whether the files have changed.
 """
 
 import datetime
 import logging
+import resource
 import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from fleet.certificates import AUTHORITY, SERVER, SERVER_KEY, ServerCertificate, read
 from registry.errors import Conflict, NotFound
@@ -23,6 +27,11 @@ from registry.errors import Conflict, NotFound
 log = logging.getLogger("roundhouse.fleet")
 QUIET_SECONDS = 1.0
 """Least time between log lines about refusals, which anyone who can reach the port may cause."""
+HANDSHAKE_SHARE = 4
+"""Handshakes may use a quarter of the file descriptors, since their clients have shown no certificate yet. Without
+descriptors the public port would accept nobody either."""
+HANDSHAKE_SECONDS = 60.0
+"""The time that asyncio gives a handshake. Its object may be freed later."""
 
 
 class FleetTls:
@@ -117,11 +126,40 @@ def cause_of(error: ssl.SSLError) -> str:
 def _logged(complaints: Complaints) -> type[ssl.SSLObject]:
     """Return a class that logs failed handshakes, which asyncio drops silently."""
 
+    pending: WeakKeyDictionary[ssl.SSLObject, float] = WeakKeyDictionary()
+    """The start of each handshake that has not ended, oldest first."""
+
+    def begin(handshake: ssl.SSLObject) -> None:
+        now = time.monotonic()
+        while (first := next(iter(pending.items()), None)) is not None and first[1] < now - HANDSHAKE_SECONDS:
+            del pending[first[0]]
+        if len(pending) >= most_handshakes():
+            complaints.add("too many connections wait for their handshake")
+            raise ssl.SSLError("too many connections wait for their handshake")
+        pending[handshake] = now
+
     class LoggedHandshake(_AlertingHandshake):
+        def do_handshake(self) -> None:
+            if self not in pending:
+                begin(self)
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError:
+                pending.pop(self, None)
+                raise
+            pending.pop(self, None)
+
         def note(self, error: ssl.SSLError) -> None:
             complaints.add(cause_of(error))
 
     return LoggedHandshake
+
+
+def most_handshakes() -> int:
+    """Return the most handshakes that a server takes part in at a time."""
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // HANDSHAKE_SHARE)
 
 
 def _remembered(refusals: dict[str, str]) -> type[ssl.SSLObject]:

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fleet import certificates
+from fleet import certificates, tls
 from fleet.certificates import AUTHORITY, SERVER, issue, make_authority
 from fleet.tls import FleetTls
 from registry.errors import NodeFailed
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import PATH
+from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, opened
-from tests.unit.http.hops.test_front import scripted, until
+from tests.unit.http.hops.test_front import EMBED, scripted, until
 
 
 @pytest.fixture
@@ -38,11 +39,11 @@ async def test_a_certificate_that_is_wrong_is_named_in_the_logs_of_both(
     if wrong == "early":
         monkeypatch.setattr(certificates, "SLACK", timedelta(days=-1))
     issue(authority, "front-2", folder, days=0 if wrong == "expired" else 90)
-    tls = FleetTls(folder)
-    tls.client.load_verify_locations(
+    identity = FleetTls(folder)
+    identity.client.load_verify_locations(
         fleet.authority / AUTHORITY
     )  # a foreign server that accepts this fleet's certificates
-    client = PeerClient(tls)
+    client = PeerClient(identity)
     try:
         name = "node-2" if wrong == "mismatched" else "node-1"
         with caplog.at_level(logging.WARNING, "roundhouse.fleet"), pytest.raises(NodeFailed):
@@ -54,6 +55,30 @@ async def test_a_certificate_that_is_wrong_is_named_in_the_logs_of_both(
     causes = {record.message: vars(record)["cause"] for record in caplog.records}
     assert set(causes) == {"a connection to the fleet's port was refused", "a connection to a node broke"}
     assert all("certificate" in cause or "alert" in cause for cause in causes.values()), causes
+
+
+async def test_clients_that_never_finish_their_handshake_leave_descriptors_for_others(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "most_handshakes", lambda: 3)
+    caplog.set_level(logging.WARNING, "roundhouse.fleet")
+    await fleet.start(node := scripted(fleet.node("node-1")))
+    port = int(node.address.rpartition(":")[2])
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read() == b"", "closed at once"
+    writer.close()
+    assert [vars(record)["cause"] for record in caplog.records] == ["too many connections wait for their handshake"]
+    for _, silent_writer in silent:
+        silent_writer.close()
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.0)
+
+    async def answer() -> int:
+        return (await fleet.client.post("/v1/embeddings", json=EMBED)).status_code
+
+    async with asyncio.timeout(PATIENCE):
+        while await answer() != 200:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
