@@ -87,6 +87,10 @@ class CudaTimer:
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3 / CALLS
 
+    def card(self) -> str:
+        """Return the card's name, as vLLM looks it up."""
+        return str(self._torch.cuda.get_device_name())
+
     def compile(self, signature: Signature, configs: Sequence[Config]) -> None:
         """Run each once, which puts its code into Triton's cache for all processes."""
         for size in FIRST:
@@ -179,12 +183,15 @@ def kinds() -> Sequence[str]:
 def tune(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Tune and write the files; returns what was written and what was left out."""
     end = time.monotonic() + seconds
-    card, tuned_kinds = nvml.gpu("cuda:0").name, kinds()
+    nvml.gpu("cuda:0")  # says why, if there is none
+    tuned_kinds = kinds()
     selected = signatures(shape, rank, tuned_kinds)
     faults = compile_all(selected, rank, places, max(1, cores() - 1), COMPILE_SHARE * seconds)
     compiled = seconds - (end - time.monotonic())
-    search = Search(CudaTimer(places), end)
+    timer = CudaTimer(places)
+    search = Search(timer, end)
     search.run(selected, rank)
+    card = timer.card()
     files = [file.name for file in write(search, tuned_kinds, places, card, folder)]
     left_out = [f"{signature.kind} {signature.slices} x {size}" for signature, size in search.left_out]
     result = {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}

@@ -19,7 +19,7 @@ from models.chat.requests import allowed_tools, client_tools, errors, fields, li
 from models.chat.requests.request import COUNTING, PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
-from models.chat.vllm import accounting, launch, prewarm, tuned
+from models.chat.vllm import accounting, launch, prewarm
 from models.chat.vllm.accounting import METER, UsageMeter, meter_requests, undo_failed
 from models.chat.vllm.handlers import TEMPLATE
 from models.lifecycle import LoadPhases
@@ -171,7 +171,7 @@ class VllmEngine:
         if device == "cpu":
             return
         if arguments.enable_lora and self._adapters is not None:
-            lengths = warmup.prompt_lengths(self._engine.vllm_config, tuned.sizes_for(device))
+            lengths = warmup.prompt_lengths(self._engine.vllm_config, await launch.tuned_sizes(self._engine))
             await warmup.warm_up_adapters(self._app, self._adapters, lengths, settings.swap_tokens(recipe))
         await warmup.warmup(self._app, recipe.id, warmup.GPU_REQUESTS)
 

@@ -176,6 +176,19 @@ def process_facts(self: Any) -> list[int]:
     return [workers[0][0], threading.active_count(), len(workers) * max(on_device for _, on_device in workers)]
 
 
+def card_name(self: Any) -> str:
+    """Return CUDA's name of the first worker's device, by which vLLM finds tuned kernel configurations."""
+    name: str = self.collective_rpc(worker_card_name)[0]
+    return name
+
+
+def worker_card_name(_worker: Any) -> str:
+    """Return CUDA's name of a worker's device; '' without CUDA."""
+    import torch
+
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
+
+
 def worker_facts(_worker: Any) -> list[int]:
     """Return [compute threads, bytes on a CUDA device] of a worker's process."""
     import torch
@@ -253,6 +266,7 @@ CALLS: dict[str, Callable[..., Any]] = {
         a_layer,
         forget_adapters,
         process_facts,
+        card_name,
         sleep_facts,
         prepare_sleep,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, token_bytes, variables
+from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, token_bytes, tuned, variables
 from models.chat.vllm.cpu import shared_memory
 from registry.base.json import read_object
 from registry.bounds import Bounds
@@ -228,6 +228,11 @@ def sleep_mode_available() -> bool:
 async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:
     """Return EngineCore's answer to one of `core.CALLS`."""
     return await engine.engine_core.call_utility_async(core.METHOD, call.__name__, list(arguments))
+
+
+async def tuned_sizes(engine: Any) -> Sequence[int]:
+    """Return the numbers of tokens of a step for which the engine's LoRA kernels have their own configuration."""
+    return tuned.sizes(await ask(engine, core.card_name))
 
 
 async def device_bytes(engine: Any) -> int:

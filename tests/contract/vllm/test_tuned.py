@@ -4,6 +4,7 @@ import json
 import os
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from benchmarks.gpu import tuning
 from benchmarks.gpu.shapes import SHAPES
 from benchmarks.gpu.tune_lora import KINDS, KINDS_BESIDE, kinds
 from benchmarks.gpu.tuning import Config, Search, Signature
-from models.chat.vllm import tuned
+from models.chat.vllm import core, launch, tuned
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
@@ -78,6 +79,28 @@ def test_the_best_candidates_are_written_and_vllm_uses_them(
         assert config["block_m"] == (16 if size < 96 else 32)
         assert config["num_warps"] == 4
     assert list(tuned.sizes(CARD)) == list(tuning.SIZES)
+
+
+async def test_the_warm_up_knows_the_sizes_by_the_name_in_which_vllm_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker asks CUDA, as vLLM does: the driver's name of a part of a GPU (MIG) may be another."""
+    list(tuning.write(searched(1e9), KINDS, PLACES, CARD, tmp_path))
+    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: CARD)
+
+    class Core:
+        def collective_rpc(self, call: Any) -> list[Any]:
+            return [call(self)]
+
+        async def call_utility_async(self, method: str, name: str, arguments: list[Any]) -> Any:
+            return core.CALLS[name](self, *arguments)
+
+    engine = SimpleNamespace(engine_core=Core())
+    assert list(await launch.tuned_sizes(engine)) == list(tuning.SIZES)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert list(await launch.tuned_sizes(engine)) == []
 
 
 @pytest.mark.parametrize(("switch", "expected"), [("0", KINDS), ("1", KINDS_BESIDE)])

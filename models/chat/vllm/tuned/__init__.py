@@ -1,6 +1,6 @@
 """Kernel configurations from `benchmarks.gpu.tune_lora`, one file per card.
 
-A file has vLLM's name of its card: `NVIDIA_H100_80GB_HBM3_SHRINK.json`, `..._EXPAND_TRUE.json`, and
+A file has CUDA's name of its card: `NVIDIA_H100_80GB_HBM3_SHRINK.json`, `..._EXPAND_TRUE.json`, and
 `..._EXPAND_FALSE.json` for VLLM_LORA_ENABLE_DUAL_STREAM. It is keyed by places including the base, slices, tokens,
 inputs, outputs. vLLM uses the nearest number, except for slices: if one of 1, 2 and 3 is missing, a step ends the
 engine. Other cards use vLLM's defaults. VLLM_TUNED_CONFIG_FOLDER selects another folder.
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-
-from models import nvml
 
 FOLDER = Path(__file__).parent
 VARIABLE = "VLLM_TUNED_CONFIG_FOLDER"
@@ -30,16 +28,11 @@ def file_name(card: str, kind: str) -> str:
     return f"{card.replace(' ', '_').replace('-', '_')}_{kind}.json"
 
 
-def sizes_for(device: str) -> Iterable[int]:
-    """Return `sizes` for the card of a device ('cuda:0') without using CUDA; empty if the driver does not report it."""
-    try:
-        return sizes(nvml.gpu(device).name)
-    except nvml.NoGpu:
-        return []
+def sizes(card: str) -> Sequence[int]:
+    """Return the numbers of tokens with their own configuration on a card; empty if it has no file.
 
-
-def sizes(card: str) -> Iterable[int]:
-    """Return the numbers of tokens with their own configuration on a card; empty if it has no file."""
+    card: CUDA's name, in which vLLM looks. The driver's name of a part of a GPU (MIG) may be another.
+    """
     file = Path(os.environ.get(VARIABLE) or FOLDER) / file_name(card, "SHRINK")
     if not file.is_file():
         return []
