@@ -25,7 +25,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
@@ -52,6 +52,12 @@ def device_of_host() -> str:
     except nvml.NoGpu:
         return "cpu"
     return "cuda:0"
+
+
+def results_file(folder: Path, shape: str, now: datetime, *, resume: bool) -> Path:
+    """Return today's file, or yesterday's if it is resumed after midnight and there is none of today."""
+    today, yesterday = (folder / f"{day:%Y-%m-%d}-{shape}.json" for day in (now, now - timedelta(days=1)))
+    return yesterday if resume and not today.exists() and yesterday.exists() else today
 
 
 def recipe_value(key: str, text: str) -> object:
@@ -126,11 +132,10 @@ def main() -> int:
               "use --shape tiny.", file=sys.stderr)  # fmt: skip
         return 2
     environment.go_first()
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
     folder = Path(tempfile.gettempdir()) if options.shape == "tiny" else FOLDER
-    file = options.results or folder / f"{day}-{options.shape}.json"
+    file = options.results or results_file(folder, options.shape, datetime.now(UTC), resume=options.resume)
     try:
-        report = Report(file, device, resume=options.resume, recipe=values)
+        report = Report(file, device, shape=options.shape, resume=options.resume, recipe=values)
     except OtherRun as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2

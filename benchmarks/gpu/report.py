@@ -25,6 +25,7 @@ class Report:
         device: str,
         wake_seconds: float = 2.0,
         *,
+        shape: str = "",
         resume: bool = False,
         recipe: Mapping[str, object] | None = None,
     ) -> None:
@@ -32,15 +33,16 @@ class Report:
 
         Args:
             wake_seconds: how long to measure the cost of a wake-up.
+            shape: the name of the model's shape.
             resume: keep the results of an earlier run, if there are any. Raises OtherRun if they are of another
-                commit, another card or other values of the recipe.
+                commit, card or shape, or of other values of the recipe.
             recipe: the values of `--recipe`, by their keys.
         """
         self._file, self._is_written = file, True
-        gpu: dict[str, object] = {}
+        gpu: dict[str, object] = {"shape": shape} if shape else {}
         if device != "cpu":
             result = nvml.gpu(device)
-            gpu = {"gpu": result.name, "gpu_bytes": result.total, "driver": nvml.driver()}
+            gpu |= {"gpu": result.name, "gpu_bytes": result.total, "driver": nvml.driver()}
         if recipe:
             gpu["recipe"] = dict(recipe)
         run = " ".join(["python", "-m", "benchmarks.gpu.acceptance", *sys.argv[1:]])
@@ -61,7 +63,7 @@ class Report:
 
     def _go_on_with(self, earlier: dict[str, Any]) -> None:
         now, then = self._held["environment"], earlier["environment"]
-        for key in ("commit", "gpu", "recipe"):
+        for key in ("commit", "gpu", "shape", "recipe"):
             if now.get(key) != then.get(key):
                 raise OtherRun(f"{self._file} has results of {key} {then.get(key)}, but this run's is {now.get(key)}: "
                                "name another file with --results, or leave out --resume")  # fmt: skip

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,18 @@ def test_the_timed_recipe_has_the_given_values(tmp_path: Path) -> None:
     assert found.engine.flags["compilation_config"] == '{"cudagraph_mode": "FULL"}'
     plain = large.without_weights(shape, tmp_path / "base", tmp_path)
     assert not load_recipes([plain.file])[0].memory.adapters.arena
+
+
+def test_a_run_is_resumed_after_midnight(tmp_path: Path) -> None:
+    def chosen(*, resume: bool) -> str:
+        return acceptance.results_file(tmp_path, "8b", datetime(2026, 12, 1, 0, 5, tzinfo=UTC), resume=resume).name
+
+    assert chosen(resume=True) == "2026-12-01-8b.json"
+    for name in ("2026-11-29-8b.json", "2026-11-30-8b.json", "2026-12-01-tiny.json"):
+        (tmp_path / name).touch()
+    assert [chosen(resume=True), chosen(resume=False)] == ["2026-11-30-8b.json", "2026-12-01-8b.json"]
+    (tmp_path / "2026-12-01-8b.json").touch()
+    assert chosen(resume=True) == "2026-12-01-8b.json"
 
 
 def test_with_few_places_there_is_one_model(tmp_path: Path) -> None:
@@ -332,6 +345,25 @@ def test_the_tuner_runs_in_a_separate_process(
     monkeypatch.setattr(subprocess, "run", run_here)
     assert tune_lora.tune_apart(SHAPES["tiny"], 16, 24, 12.5, tmp_path) == {"files": ["one.json"]}
     assert given == [SHAPES["tiny"], 16, 24, 12.5, tmp_path]
+
+
+def test_tuned_files_have_the_name_in_which_vllm_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's name of a part of a GPU may differ from the driver's."""
+
+    class Timer:
+        def __init__(self, places: int) -> None:
+            self.card = lambda: "NVIDIA H200 MIG 1g.18gb"
+
+        def __call__(self, *_: object) -> float:
+            return 1.0
+
+    monkeypatch.setattr(nvml, "gpu", lambda device: nvml.Gpu("MIG 1g.18gb", "MIG-x", 1, 0))
+    monkeypatch.setattr(tune_lora, "CudaTimer", Timer)
+    monkeypatch.setattr(tune_lora, "compile_all", lambda *_: [])
+    monkeypatch.setattr(tune_lora, "kinds", lambda: ("SHRINK",))
+    result = tune_lora.tune(SHAPES["tiny"], 16, 24, 60.0, tmp_path)
+    assert (result["card"], result["files"]) == ("NVIDIA H200 MIG 1g.18gb", ["NVIDIA_H200_MIG_1g.18gb_SHRINK.json"])
+    assert [file.name for file in tmp_path.iterdir()] == result["files"]
 
 
 def test_the_machine_is_named_as_its_firmware_names_it(tmp_path: Path) -> None:

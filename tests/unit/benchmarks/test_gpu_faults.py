@@ -255,8 +255,8 @@ async def test_a_part_that_left_a_piece_out_is_measured_again(tmp_path: Path, mo
     assert second.results["finished"] == ["sleep", "storm"]
 
 
-@pytest.mark.parametrize("key", ["commit", "gpu", "recipe"])
-def test_figures_of_another_commit_card_or_recipe_are_not_mixed(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["commit", "gpu", "shape", "recipe"])
+def test_figures_of_another_commit_card_shape_or_recipe_are_not_mixed(key: str, tmp_path: Path) -> None:
     file = tmp_path / "today.json"
     Report(file, "cpu", 0.01).add("start", True)
     held = json.loads(file.read_text())
