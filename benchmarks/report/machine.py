@@ -21,6 +21,8 @@ from models.chat.vllm import prewarm
 
 PINNED = 1 << 30
 """Bytes."""
+PIN_WITHIN = 60.0
+"""Seconds for that, most of them for the import of torch. A driver that hangs must not take a run's whole time."""
 PIN = (sys.executable, "-m", "benchmarks.report.machine")
 
 
@@ -71,9 +73,12 @@ def byte_code(package: str) -> dict[str, int]:
     return {"modules": len(files), "compiled": sum(os.path.exists(cache_from_source(str(file))) for file in files)}
 
 
-def pin_apart(command: Sequence[str] = PIN) -> dict[str, object]:
+def pin_apart(command: Sequence[str] = PIN, within: float = PIN_WITHIN) -> dict[str, object]:
     """Run `pin` in a child process, because this one would keep half a GB of the card. Returns any error."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=within)
+    except subprocess.TimeoutExpired:
+        return {"error": f"it took more than {within:g} s"}
     if done.returncode:
         return {"error": done.stderr[-500:]}
     result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])

@@ -324,6 +324,7 @@ def test_a_gpu_that_pins_no_memory_lacks_only_one_figure() -> None:
     python = [sys.executable, "-S", "-c"]
     assert machine.pin_apart([*python, "print('of a library\\n{\"gib_seconds\": 1.5}')"]) == {"gib_seconds": 1.5}
     assert machine.pin_apart([*python, "raise SystemExit('no device')"]) == {"error": "no device\n"}
+    assert machine.pin_apart([*python, "import time; time.sleep(3600)"], 0.5) == {"error": "it took more than 0.5 s"}
 
 
 def test_the_tuner_runs_in_a_separate_process(
