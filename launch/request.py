@@ -69,6 +69,20 @@ LONGEST = 4096
 OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which are not fetched from there."
 
 
+_HOST = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)|(?:hf|huggingface):/)/")
+_PAGE = re.compile(r"([^/]+/[^/]+)/(?:tree|blob|resolve)/([^/]+)(/.+)?")
+
+
+def without_host(text: str) -> str:
+    """Shorten an address of Hugging Face's hub, as browsers and other servers write it, to `org/name`."""
+    host = _HOST.match(text)
+    if host is None:
+        return text
+    rest = text[host.end() :].partition("?")[0].rstrip("/")
+    page = _PAGE.fullmatch(rest)
+    return f"{page[1]}{page[3] or ''}@{page[2]}" if page else rest
+
+
 def parse_source(text: str, revision: str | None = None) -> Source:
     """Parse a source from a client. Raises BadRequest for anything else.
 
@@ -82,6 +96,7 @@ def parse_source(text: str, revision: str | None = None) -> Source:
         if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
             raise BadRequest(f"{quoted(text)} is not a package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
+    text = without_host(text)
     hub, at, named = text.partition("@")
     if text.lower().endswith(".gguf") and Path(text).is_absolute() and not revision:
         return PathSource(path=str(Path(text).parent))

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import HUB, OLLAMAS, AddedModel, ModelRequest, Phase, parse_source
+from launch.request import HUB, OLLAMAS, AddedModel, ModelRequest, Phase, parse_source, without_host
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.fields import PathSource
 from runtime.gateway.core import Gateway
@@ -45,8 +45,6 @@ API = "0.14.0"
 
 Codex needs 0.13.4, the first with Responses; 0.14.0 is the first with Anthropic's messages.
 """
-HUBS = ("hf.co/", "huggingface.co/", "https://huggingface.co/")
-"""Prefixes of hub repositories in names from Ollama's clients."""
 PHASES: Mapping[Phase, str] = {
     "looking": "pulling manifest",
     "waiting": "waiting for the model of this name to leave",
@@ -132,9 +130,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
     try:
         return _is_here(gateway, gateway.services.models.show(name, caller))
     except NotFound as missing:
-        repository = gateway.services.models.untagged(name, caller)
-        for host in HUBS:
-            repository = repository.removeprefix(host)
+        repository = without_host(gateway.services.models.untagged(name, caller))
         try:
             source = parse_source(repository)
         except BadRequest:

@@ -135,6 +135,9 @@ def test_a_folder_without_an_adapter_is_refused_before_it_is_sent(server: FakeSe
     file = tmp_path / "weights.bin"
     file.write_bytes(b"")
     assert "is not an archive" in run("adapters", "add", "a", str(file), "-b", "m").stderr
+    (tmp_path / "lora.gguf").write_bytes(b"GGUF")
+    for source in (tmp_path / "lora.gguf", tmp_path):
+        assert "the format of llama.cpp" in run("adapters", "add", "a", str(source), "-b", "m").stderr
     assert server.received == []
 
 

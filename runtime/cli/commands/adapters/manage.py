@@ -55,7 +55,10 @@ def send(
     path = Path(source).expanduser()
     if path.is_file():
         if not path.name.endswith(ARCHIVES):
-            raise RefusedError(f"{path} is not an archive. Give {', '.join(ARCHIVES)}, or the adapter's folder.")
+            from adapters.content.forms import foreign_form
+
+            foreign = foreign_form([path.name]) or f"Give {', '.join(ARCHIVES)}, or the adapter's folder."
+            raise RefusedError(f"{path} is not an archive. {foreign}")
         return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
         from adapters.content.forms import inner_folder
@@ -65,9 +68,11 @@ def send(
         except ValueError as several:
             raise RefusedError(f"{path}: {several}") from None
         if not (path / "adapter_config.json").is_file():
+            from adapters.content.forms import foreign_form
             from registry.files.sources import something_else
 
-            what = something_else([child.name for child in path.iterdir()])
+            names = [child.name for child in path.iterdir()]
+            what = something_else(names) or foreign_form(names)
             raise RefusedError(f"{path}: {what or 'it has no adapter_config.json. Give the folder that peft wrote.'}")
         if not upload:
             try:

@@ -83,7 +83,7 @@ def add(
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(help="A folder with a model's files.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A folder with a model's files, or a GGUF file.", show_default=False)],
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,6 +96,7 @@ def check(
     import asyncio
 
     from launch.checks.checker import FileChecker
+    from launch.conversion.gguf import conversion_note, describe, gguf_of, listing_of
     from launch.files.listing import list_folder
     from launch.proposal.draft import Machine
     from launch.proposal.propose import propose
@@ -105,6 +106,8 @@ def check(
     from registry.recipes.fields import PathSource
     from runtime.cli.local.host import kind_of_host
 
+    if folder.is_file():
+        folder = _gguf(folder).parent
     if not folder.is_dir():
         raise RefusedError(f"There is no folder {folder}.", code="source_not_found")
     folder = folder.resolve()
@@ -112,18 +115,21 @@ def check(
     try:
         request = ModelRequest(str(folder), overrides=overrides)
         machine = Machine(kind_of_host(), ANY_BUDGET)
-        proposal = propose(list_folder(folder), PathSource(path=str(folder)), request, machine)
-        read_weights(folder)
-        asyncio.run(FileChecker().check(proposal.recipe, folder))
+        file = gguf_of(folder)
+        listing = list_folder(folder) if file is None else listing_of(file, describe(file))
+        proposal = propose(listing, PathSource(path=str(folder)), request, machine)
+        if file is None:
+            read_weights(folder)
+            asyncio.run(FileChecker().check(proposal.recipe, folder))
     except RoundhouseError as error:
         raise RefusedError(error.message, faults=getattr(error, "faults", ()), code=error.code) from None
-    recipe = proposal.recipe
+    recipe, notes = proposal.recipe, [*proposal.notes, *([conversion_note(listing)] if file else [])]
     if as_json:
         task, engine = recipe.task.value, recipe.engine.name
-        emit({"object": "model.check", "fit": True, "task": task, "engine": engine, "notes": list(proposal.notes)})
+        emit({"object": "model.check", "fit": True, "task": task, "engine": engine, "notes": notes})
         return
     print(f"{folder} can be served: {recipe.task.value} by {recipe.engine.name}.")
-    for text in proposal.notes:
+    for text in notes:
         print(f"- {text}")
 
 
@@ -139,9 +145,24 @@ def _source(text: str) -> str:
     if text.startswith("package:"):
         return text
     path = Path(text).expanduser()
-    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()) or text.startswith(("/", "./", "../", "~")):
-        return str(path.resolve())
-    return text
+    if path.is_file():
+        return str(_gguf(path))
+    return str(path.resolve()) if path.is_dir() or text.startswith(("/", "./", "../", "~")) else text
+
+
+def _gguf(file: Path) -> Path:
+    """Return the absolute path of a GGUF, which may be a link to a file of another name. Raises RefusedError."""
+    path = file.parent.resolve() / file.name
+    if path.suffix.lower() == ".gguf":
+        return path
+    with file.open("rb") as stream:
+        is_gguf = stream.read(4) == b"GGUF"
+    if is_gguf:
+        raise RefusedError(
+            f"{file} is a GGUF without the ending .gguf, as in Ollama's blobs. Link it into a folder of its own: "
+            f"mkdir NAME && ln -s {path} NAME/NAME.gguf"
+        )
+    raise RefusedError(f"{file} is a file. Give the model's folder, or a GGUF file.")
 
 
 def setting(text: str) -> tuple[str, Any]:
