@@ -40,6 +40,15 @@ Dimensions = Annotated[
         ge=1, le=2**20, description="Cut the vectors to this length and normalise them again, if the model allows it."
     ),
 ]
+DimensionsOrZero = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=2**20,
+        description="Cut the vectors to this length and normalise them again, if the model allows it. 0, which "
+        "Infinity's client sends, leaves them as they are.",
+    ),
+]
 
 PROMPTS = {
     "query": ["query", "search_query"],
@@ -76,7 +85,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
     model: Annotated[str, Meta(description="Id or alias of an embedding model.", examples=["starter-embed"])]
     input: Inputs
-    dimensions: Dimensions | None = None
+    dimensions: DimensionsOrZero | None = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
         Meta(description="float: JSON numbers (the default). base64: little-endian float32, several times smaller."),

@@ -140,6 +140,8 @@ async def test_numbers_may_be_quoted_but_not_misspelled(client: httpx.AsyncClien
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["1", "true"], "dimensions": "4"})
     assert response.status_code == 200
     assert (engine_request(gateway).inputs, engine_request(gateway).dimensions) == (["1", "true"], 4)
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": "a", "dimensions": 0})
+    assert (response.status_code, engine_request(gateway).dimensions) == (200, None), "Infinity's client sends 0"
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": "a", "dimensions": "four"})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "dimensions")
 
@@ -178,7 +180,7 @@ async def test_models_call_their_prompts_by_several_names(
         ({"model": "embed", "input": [True]}, "input[0]"),
         ({"model": "embed", "input": {"text": "x"}}, "input"),
         ({"model": "embed", "input": ["x"] * 2049}, "input"),
-        ({"model": "embed", "input": "x", "dimensions": 0}, "dimensions"),
+        ({"model": "embed", "input": "x", "dimensions": -1}, "dimensions"),
         ({"model": "embed", "input": "x", "dimensions": "three"}, "dimensions"),
         ({"model": "embed", "input": "x", "encoding_format": "int8"}, "encoding_format"),
         ({"model": "embed", "input": "x", "input_type": "cat"}, "input_type"),

@@ -41,9 +41,10 @@ ADDED_HEADER = "X-Roundhouse-Replica"
 ADDED_ANSWERS = {"/v1/route": "429"}
 CHANGED_PROPERTIES = {
     "AddModelBody": "source", "RegisterRequest": "source", "OllamaChatBody": "think", "OllamaGenerateBody": "think",
-    "OllamaOptions": "top_k", "JinaBody": "return_len",
+    "OllamaOptions": "top_k", "JinaBody": "return_len", "EmbeddingsBody": "dimensions",
 }  # fmt: skip
-"""Sources may be a text or an object; Ollama's values are all taken, and Xinference's counts of tokens are given."""
+"""Sources may be a text or an object; Ollama's values are all taken, Xinference's counts of tokens are given, and 0 of
+Infinity's client."""
 ADDED_PROPERTIES = {
     "Adapter": {"notes"}, "Device": {"uuid", "fault"}, "Failure": {"at"}, "Health": {"degraded"},
     "JinaRanking": {"meta"},
