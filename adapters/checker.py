@@ -12,9 +12,9 @@ import msgspec
 
 from adapters.jobs import CheckAnswer, Job, encode_job
 from adapters.types import Base, CheckedAdapter
-from registry.base.child import Child
+from registry.base.child import Child, out_of_memory
 from registry.bounds import Bounds
-from registry.errors import EngineFailed, Unavailable, Unfit
+from registry.errors import EngineFailed, RoundhouseError, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
 _LINE = 1 << 20
@@ -76,7 +76,7 @@ class Checker:
     ) -> CheckedAdapter:
         """Check a folder or archive, and write its normalised form into `out`; see `adapters.jobs.Job`.
 
-        Raises Unfit with every fault, Unavailable (code disk_full), EngineFailed (code check_failed).
+        Raises Unfit with every fault, Unavailable (codes disk_full, out_of_memory), EngineFailed (code check_failed).
         """
         job = Job(
             source=source, base=base, bounds=bounds, unpack_to=unpack_to, out=out, file_bytes=file_bytes,
@@ -96,6 +96,7 @@ class Checker:
         return _result(answer, base)
 
     async def _ask(self, worker: Child, job: Job) -> CheckAnswer:
+        worker.kills.reset()
         try:
             worker.stdin.write(encode_job(job))
             async with asyncio.timeout(job.bounds.adapter_check_seconds + _GRACE):
@@ -107,9 +108,9 @@ class Checker:
                 code="check_failed",
             ) from None
         except (ConnectionError, ValueError) as error:
-            raise _died(worker) from error
+            raise await _died(worker) from error
         if not line.endswith(b"\n"):
-            raise _died(worker)
+            raise await _died(worker)
         return msgspec.json.decode(line, type=CheckAnswer)
 
     async def _alive(self, worker: Child | None) -> Child:
@@ -138,7 +139,7 @@ class Checker:
                 ) from None
             raise
         if ready != b"ready\n":
-            raise _died(worker)
+            raise await _died(worker)
         return worker
 
     async def _kill(self, worker: Child) -> None:
@@ -147,8 +148,10 @@ class Checker:
         await worker.wait()
 
 
-def _died(worker: Child) -> EngineFailed:
+async def _died(worker: Child) -> RoundhouseError:
     log.error("the adapter checker died", extra={"pid": worker.pid})
+    if await worker.ran_out_of_memory():
+        return out_of_memory("while it checked the adapter. Nothing was registered")
     return EngineFailed(
         "The process that checks adapters was killed while it read this one. Nothing was registered, and the process "
         "is replaced. If it happens again with this adapter, its files are the cause.",

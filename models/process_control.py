@@ -79,34 +79,6 @@ def memory_limit() -> int | None:
     return min((most for _, most in control_groups.memory_limits(memory_folders())), default=None)
 
 
-class OomKills:
-    """Detects whether the kernel killed a process of the control group since `reset`.
-
-    Without such a group, any process on this machine counts.
-    """
-
-    def __init__(self, pid: int | str = "self") -> None:
-        self._files = [
-            folder / name for folder in memory_folders(pid)[:1] for name in ("memory.events", "memory.oom_control")
-        ]
-        self._files.append(Path("/proc/vmstat"))
-        self.reset()
-
-    def reset(self) -> None:
-        self._seen = self._count()
-
-    def has_killed(self) -> bool:
-        return self._count() > self._seen
-
-    def _count(self) -> int:
-        for file in self._files:
-            with contextlib.suppress(OSError):
-                for line in file.read_text().splitlines():
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        return 0
-
-
 class OomPriority:
     """Sets how likely the kernel is to kill this process group if memory runs out."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from adapters.types import Base
-from registry.base.child import Child
+from registry.base.child import Child, out_of_memory
 from registry.errors import BadRequest, EngineFailed, Unavailable, Unfit
 
 
@@ -129,7 +129,7 @@ async def compose(
 ) -> None:
     """Run a job to its end. However this call ends, the process ends with it.
 
-    Raises Unfit, Unavailable (codes disk_full, compose_timeout), EngineFailed (code compose_failed).
+    Raises Unfit, Unavailable (codes disk_full, compose_timeout, out_of_memory), EngineFailed (code compose_failed).
     """
     process = await Child.python(
         "adapters.compose.process",
@@ -156,6 +156,8 @@ async def compose(
     finally:
         process.kill()
         await asyncio.shield(process.wait())
+    if (last is None or isinstance(last, ComposeProgress)) and await process.ran_out_of_memory():
+        raise out_of_memory("while it worked on the adapters. Nothing was changed")
     _raise(last)
 
 
@@ -164,7 +166,7 @@ def _raise(last: Answer | None) -> None:
     if last is None or isinstance(last, ComposeProgress):
         log.error("the composing process died", extra={"last": last.text if last else "start"})
         raise EngineFailed(
-            "The process that works on the adapters was killed, probably because memory ran out. Nothing was changed.",
+            "The process that works on the adapters was killed. Nothing was changed.",
             code="compose_failed",
         )
     if not isinstance(last, ComposeFailed):

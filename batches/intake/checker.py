@@ -12,9 +12,9 @@ import msgspec
 
 from batches.check_process import InputJob, InputPart, InputSummary, encode_job
 from batches.intake.split import SplitJob, SplitSummary
-from registry.base.child import Child
+from registry.base.child import Child, out_of_memory
 from registry.base.turns import FairTurns
-from registry.errors import EngineFailed
+from registry.errors import EngineFailed, RoundhouseError
 
 AT_ONCE = 2
 LINE_BYTES = 8 << 20
@@ -35,7 +35,8 @@ class InputChecker:
     async def check(self, job: InputJob, team: str = "") -> AsyncIterator[AsyncIterator[InputPart | InputSummary]]:
         """Yield the parts of a file, then its summary. The process ends with the context.
 
-        Raises EngineFailed (check_failed) if the process died, OSError if it did not start.
+        Raises EngineFailed (check_failed) or Unavailable (out_of_memory) if the process died, OSError if it did not
+        start.
         """
         async with self._turns.take(team), _process(job) as child:
             yield _answers(child, 2 * job.seconds + GRACE_SECONDS)
@@ -46,7 +47,7 @@ class InputChecker:
             async for answer in answers:
                 if isinstance(answer, InputSummary):
                     return answer
-        raise _died()
+        raise _broken()
 
     async def split(self, job: SplitJob, team: str = "") -> SplitSummary:
         """Turn a body into an input file. Raises what `check` raises."""
@@ -79,14 +80,22 @@ async def _line(child: Child, seconds: float) -> bytes:
     try:
         async with asyncio.timeout(seconds):
             line = await child.stdout.readline()
-    except (TimeoutError, ConnectionError, ValueError) as error:
-        raise _died() from error
+    except (TimeoutError, ValueError) as error:
+        raise _broken() from error
+    except ConnectionError as error:
+        raise await _died(child) from error
     if not line.endswith(b"\n"):
-        raise _died()
+        raise await _died(child)
     return line
 
 
-def _died() -> EngineFailed:
+async def _died(child: Child) -> RoundhouseError:
+    if await child.ran_out_of_memory():
+        return out_of_memory("while it checked the input file")
+    return _broken()
+
+
+def _broken() -> EngineFailed:
     return EngineFailed(
         "The process that checks input files died while it read this one. Create the batch again; if that fails "
         "too, the file is the cause.",

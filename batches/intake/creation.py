@@ -34,7 +34,7 @@ PREFIXES = {ANTHROPIC: "msgbatch"}
 BYTES_PER_TOKEN = 4
 """Bytes of a body per estimated input token. Tokenizing 50,000 lines would take too long."""
 AGAIN_SECONDS = 5.0
-"""Seconds before a retry after the database failed."""
+"""Seconds before a retry after the database failed or memory ran out."""
 Resolve = Callable[[BatchRecord, Sequence[str]], Awaitable[Mapping[str, str]]]
 """Returns what each name in a batch refers to now."""
 

@@ -12,7 +12,7 @@ from launch.checks.process import CheckJob, CheckResult
 from models.engines import engine_version
 from models.native import cache_folder, is_ours
 from models.sources.resolve import digest
-from registry.base.child import Child
+from registry.base.child import Child, out_of_memory
 from registry.errors import EngineFailed, Unfit
 from registry.recipes.definition import Recipe
 
@@ -63,6 +63,8 @@ class FileChecker:
             process.kill()
             await process.wait()
         if not line.endswith(b"\n"):
+            if await process.ran_out_of_memory():
+                raise out_of_memory(f"while it checked {folder}. Nothing was added")
             raise EngineFailed(
                 f"The process that checks {folder} was killed while it read the files. Nothing was added. If it "
                 "happens again, the files are the cause.",

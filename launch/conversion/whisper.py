@@ -20,7 +20,7 @@ import msgspec
 from launch.conversion.gguf import gguf_of
 from models.sources.fetching import Answer, FetchDone, FetchFailed, FetchProgress
 from models.sources.resolve import Fetched, digest
-from registry.base.child import Child
+from registry.base.child import Child, out_of_memory
 from registry.base.json import read_object
 from registry.errors import EngineFailed, Unavailable, by_status
 from registry.recipes.definition import Recipe, Task
@@ -130,6 +130,8 @@ class Conversions:
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
             raise by_status(answer.status)(answer.message, code=answer.code)
         if not isinstance(answer, FetchDone):
+            if await process.ran_out_of_memory():
+                raise out_of_memory(f"while it converted {folder}")
             raise EngineFailed(f"The process that converted {folder} was killed. Try again.", code="conversion_failed")
         await asyncio.to_thread(_publish, half, target)
         former = self._root / target.name.partition("-")[0]

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import psutil
 
-from models.process_control import OomKills
+from registry.base.control_groups import OomKills
 from registry.errors import EngineFailed
 
 T = TypeVar("T")

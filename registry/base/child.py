@@ -12,11 +12,15 @@ written. So a pipe passed to uvloop must not close its descriptor itself (`_own_
 import asyncio
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
+
+from registry.base.control_groups import OomKills
+from registry.errors import Unavailable
 
 PACKAGES = Path(__file__).resolve().parents[2]
 
@@ -41,6 +45,8 @@ class Child:
         self, process: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader
     ) -> None:
         self.stdin, self.stdout, self._process = stdin, stdout, process
+        self.kills = OomKills()
+        """Reset it before each job of a process that lasts."""
 
     @classmethod
     async def start(cls, *command: str, cwd: Path, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
@@ -89,6 +95,11 @@ class Child:
         self.stdin.close()
         return self._process.wait()
 
+    async def ran_out_of_memory(self) -> bool:
+        """Whether the kernel ended the process, whose pipe broke, because memory had run out."""
+        self.kill()
+        return await self.wait() == -signal.SIGKILL and self.kills.has_killed()
+
     async def _wait_for_end(self) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         try:
@@ -101,6 +112,11 @@ class Child:
         finally:
             loop.remove_reader(watched)
             os.close(watched)
+
+
+def out_of_memory(during: str) -> Unavailable:
+    """Return the error for a process that ran out of memory. during: 'while it checked the adapter', and so on."""
+    return Unavailable(f"The server ran out of memory {during}. Try again.", code="out_of_memory", retry_after=5)
 
 
 def _own_end(pipe: IO[bytes] | None, loop: asyncio.AbstractEventLoop) -> io.FileIO:

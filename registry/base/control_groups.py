@@ -61,3 +61,31 @@ def _used(folder: Path) -> int:
             if name in ("inactive_file", "total_inactive_file"):
                 cached = max(cached, int(value))
     return used - cached
+
+
+class OomKills:
+    """Detects whether the kernel killed a process of the control group since `reset`.
+
+    Without such a group, any process on this machine counts.
+    """
+
+    def __init__(self, pid: int | str = "self") -> None:
+        self._files = [
+            folder / name for folder in folders("memory", pid)[:1] for name in ("memory.events", "memory.oom_control")
+        ]
+        self._files.append(Path("/proc/vmstat"))
+        self.reset()
+
+    def reset(self) -> None:
+        self._seen = self._count()
+
+    def has_killed(self) -> bool:
+        return self._count() > self._seen
+
+    def _count(self) -> int:
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                for line in file.read_text().splitlines():
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        return 0

@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import cast
 
 from models.messages import Event, MemoryFootprint, Progress, Usage
-from models.process_control import OomKills, is_out_of_memory, keep_to
+from models.process_control import is_out_of_memory, keep_to
 from models.protocol import Breakable, ChatEngine, Engine, MetricsSource
 from models.tasks import TASKS
+from registry.base.control_groups import OomKills
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Recipe, Task
 from runtime.slots import frames

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from models import process_control
-from models.process_control import OomKills
+from registry.base.control_groups import OomKills
 from runtime.slots.link import UNKNOWN, Cause
 
 EXIT_CODE = 49

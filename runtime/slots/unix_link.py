@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from models import process_control
 from models.engines import prewarmed_bytes
 from models.messages import MemoryFootprint
-from models.process_control import OomKills
+from registry.base.control_groups import OomKills
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.slots import frames
 from runtime.slots.frames import socket_path

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from models import process_control
-from models.process_control import LOADS, SERVES, OomKills, OomPriority, memory_limit
+from models.process_control import LOADS, SERVES, OomPriority, memory_limit
+from registry.base import control_groups
+from registry.base.control_groups import OomKills
 from tests.fakes.control_groups import make_groups
 
 
@@ -14,7 +15,7 @@ from tests.fakes.control_groups import make_groups
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A group of this process's with one around it."""
     inner, outer = make_groups(tmp_path, "outer/inner", "outer")
-    monkeypatch.setattr(process_control, "memory_folders", lambda pid="self": [inner, outer])
+    monkeypatch.setattr(control_groups, "folders", lambda controller, pid="self": [inner, outer])
     return inner
 
 

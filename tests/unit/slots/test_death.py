@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from models.process_control import OomKills
+from registry.base.control_groups import OomKills
 from registry.errors import EngineFailed
 from runtime.slots.link import UNKNOWN, Cause
 from runtime.slots.processes import cause_of, hold

@@ -14,7 +14,7 @@ import pytest
 
 from models.chat.processes import EngineProcesses, how_ended
 from models.chat.vllm.cpu import shared_memory
-from models.process_control import OomKills
+from registry.base.control_groups import OomKills
 from registry.errors import EngineFailed
 
 FORK = multiprocessing.get_context("fork")

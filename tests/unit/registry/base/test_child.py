@@ -5,9 +5,24 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from adapters.checker import Checker
+from adapters.compose.jobs import compose
+from adapters.types import Base
+from batches.check_process import InputJob
+from batches.intake.checker import InputChecker
+from launch.checks.checker import FileChecker
+from launch.conversion.whisper import Conversions
 from registry.base.child import Child
+from registry.base.control_groups import OomKills
+from registry.bounds import Bounds
+from registry.errors import EngineFailed, Unavailable
 from tests.eventually import PATIENCE
 
 UNDER_UVLOOP = """
@@ -107,3 +122,57 @@ def test_no_file_of_another_thread_is_closed_under_uvloop() -> None:
 def test_nothing_is_forked_under_uvloop() -> None:
     done = subprocess.run([sys.executable, "-c", UNDER_UVLOOP], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout.strip()) == (0, "not forked"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "has_killed", "is_memory"),
+    [("kill -9 $$", True, True), ("kill -9 $$", False, False), ("kill -11 $$", True, False), ("exit 1", True, False)],
+)
+async def test_only_a_kill_by_the_kernel_counts_as_out_of_memory(
+    command: str, has_killed: bool, is_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OomKills, "has_killed", lambda self: has_killed)
+    child = await Child.start("/bin/sh", "-c", command, cwd=Path("/"))
+    assert await child.stdout.readline() == b""
+    assert await child.ran_out_of_memory() is is_memory
+
+
+async def adapters(folder: Path) -> None:
+    await Checker(1).check(folder, Base("base", folder, 8), Bounds())
+
+
+async def combination(folder: Path) -> None:
+    job: Any = {}
+    await compose(job)
+
+
+async def model_files(folder: Path) -> None:
+    recipe: Any = SimpleNamespace(model_dump_json=lambda: "{}")
+    await FileChecker()._run(recipe, folder)
+
+
+async def conversion(folder: Path) -> None:
+    await Conversions(folder)._run(folder, folder / "converted", lambda *_: None)
+
+
+async def batch(folder: Path) -> None:
+    await InputChecker(1).summarise(InputJob(path=folder, urls=(), most_lines=1, line_bytes=1, values=1))
+
+
+@pytest.mark.parametrize("work", [adapters, combination, model_files, conversion, batch])
+@pytest.mark.parametrize("has_killed", [True, False])
+async def test_work_whose_process_the_kernel_killed_for_memory_may_be_tried_again(
+    work: Callable[[Path], Awaitable[None]], has_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed by anything else is no reason to hope, since its files may be the cause."""
+
+    async def killed(module: str, *_: str, env: object = None, limit: int = 0) -> Child:
+        begin = "echo ready; " if module == "adapters.check_process" else ""
+        return await Child.start("/bin/sh", "-c", f"{begin}kill -9 $$", cwd=Path("/"))
+
+    monkeypatch.setattr(Child, "python", killed)
+    monkeypatch.setattr(OomKills, "has_killed", lambda self: has_killed)
+    with pytest.raises(Unavailable if has_killed else EngineFailed) as failed:
+        await work(tmp_path)
+    assert (failed.value.code == "out_of_memory") is has_killed, failed.value.message
+    assert "ran out of memory while it" in failed.value.message or not has_killed
