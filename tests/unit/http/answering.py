@@ -1,4 +1,4 @@
-"""The gateway's whole answer to a request, without HTTP."""
+"""The gateway's complete answer to a request, without HTTP."""
 
 from typing import NamedTuple
 

@@ -88,7 +88,7 @@ def recipe(id_: str, task: str) -> Recipe:
 
 @dataclass
 class ScriptedLink:
-    """Answers each call with what `script` returns for its request. `gate` holds back events after `free` ones."""
+    """Answers each call with the events of `script`. All events after the first `free` ones wait for `gate`."""
 
     script: Script = lambda _: ()
     requests: list[Any] = field(default_factory=list)
@@ -134,7 +134,7 @@ class ScriptedLink:
         return b""
 
     def cancel(self, uid: int) -> None:
-        """Cancel a call as a slot does: it ends as soon as its work has left the engine, here immediately."""
+        """Cancel a call as a slot does, but its work leaves the engine immediately, so that it ends at once."""
         self.cancelled.append(uid)
         self.calls[uid].put(frames.CallDone(uid))
 
@@ -192,8 +192,8 @@ class FakeGateway:
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
         self.recipes = recipes = recipes or [recipe(id_, task) for id_, task in tasks.items()]
-        for made_at_the_start in ("data", "run"):
-            (folder / made_at_the_start).mkdir(parents=True, exist_ok=True)
+        for name in ("data", "run"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
         self.settings = GivenSettings(recipes=(), data_dir=folder / "data", run_dir=folder / "run", **settings)
         self.metrics, self.records, self.bounds = Metrics(), Records(), WaitingBound(self.settings.max_waiting)
         self.state = state or SimpleNamespace(
@@ -237,29 +237,29 @@ class FakeGateway:
         models = Models(self.names, residency, self.pool, self.state, files)
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
-        kept = ledger or Ledger(folder)
+        ledger = ledger or Ledger(folder)
         self.routers = RouterStore(folder / "routers", self.state, self.names, self.settings.bounds)
         self.storage = StorageLimiter()
         adapters = Adapters(self.names, residency, self.service, self.storage)
         model_set = ModelSet(
             recipes, RecipeStore(folder / "recipes"), StoredRecipes((), ()), self.names, residency,
-            lambda r: ModelQueue(r, self.bounds, self._request_load, self._gave_back), files, self.state, self.metrics,
+            lambda r: ModelQueue(r, self.bounds, self._request_load, self._released), files, self.state, self.metrics,
             adapters.register_from_recipe,
         )  # fmt: skip
         self.providers = ProviderIndex(self.names, providers, self.metrics.provider_attempt)
         added = self.settings.data_dir / "providers"
         provider_store = ProviderStore(added, self.names, self.providers, providers)
-        usage, console = UsageReport(kept), Console(self.settings.port)
+        usage, console = UsageReport(ledger), Console(self.settings.port)
         reserve = DiskReserve(self.settings.data_dir, self.settings.disk_reserve)
         overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics)
-        keys = watch or KeyWatch(self.settings.keys, kept.enable)
+        keys = watch or KeyWatch(self.settings.keys, ledger.enable)
         limits = FileLimits(
             disk=self.settings.files_disk, largest=self.settings.max_file, line_bytes=self.settings.max_json,
             values=self.settings.bounds.json_values,
         )  # fmt: skip
         self.queue_limiter = QueueLimiter()
         self.batches = BatchService(
-            BatchStore(kept, self.settings.data_dir, keys.tables, lambda: keys.derive("webhooks")),
+            BatchStore(ledger, self.settings.data_dir, keys.tables, lambda: keys.derive("webhooks")),
             self.settings.data_dir,
             limits,
             CallbackAddresses(self.settings.callback_networks),
@@ -296,8 +296,8 @@ class FakeGateway:
             services,
             self.names,
             [ProviderBackend(self.providers), LocalBackend(self.names, residency, self.service_stored, self.metrics)],
-            ledger=LedgerSink(kept),
-            limits=LimitSink(limiter or Limiter(), kept, self.settings.max_audio_seconds),
+            ledger=LedgerSink(ledger),
+            limits=LimitSink(limiter or Limiter(), ledger, self.settings.max_audio_seconds),
             sinks=[
                 *sinks, RequestMetrics(self.metrics), TeamMetrics(self.metrics), self.records, ConsoleSink(console),
                 self.line_rooms,
@@ -309,7 +309,7 @@ class FakeGateway:
     def service_stored(self, version: Version) -> StoredAdapter:
         return cast(StoredAdapter, self.service.stored(version))
 
-    def _gave_back(self) -> None:
+    def _released(self) -> None:
         self.released.append(True)
 
     def _request_load(self) -> None:
@@ -354,7 +354,7 @@ def application(fake: FakeGateway, layers: Sequence[Layer] = ()) -> FastAPI:
 
 
 class CallerLayer:
-    """Does the guard's work inside the middleware that makes the context."""
+    """Sets the caller instead of the guard, inside the middleware that makes the context."""
 
     def __init__(self, app: ASGIApp, caller: Caller) -> None:
         self._app, self._caller = app, caller
@@ -365,7 +365,7 @@ class CallerLayer:
 
 
 class Wire:
-    """One request by plain ASGI, whose client can leave: the `body` parts arrive, and then `leave` disconnects."""
+    """One request over plain ASGI. After the parts of `body` its client stays until `leave` disconnects it."""
 
     def __init__(self, app: Any, path: str, body: Sequence[bytes], headers: dict[str, str] | None = None) -> None:
         self.app, self.body = app, list(body)
@@ -397,7 +397,7 @@ class Wire:
 
 
 async def left(wire: Wire, gateway: FakeGateway, model: str) -> None:
-    """Let the client of `wire` leave while `model` works. Check that the work is cancelled and its lease returned."""
+    """Disconnect the client of `wire` while `model` works. Check that the work is cancelled and its lease returned."""
     link = gateway.links[model]
     link.gate.clear()
     task = asyncio.create_task(wire.run())

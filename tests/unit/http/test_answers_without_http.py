@@ -1,4 +1,4 @@
-"""A line of a batch: body bytes in, status, headers and body bytes out, and no HTTP object on the way."""
+"""Lines of batches: the gateway answers the bytes of a body with a status, headers and bytes, without HTTP objects."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ async def ask(gateway: FakeGateway, path: str, body: dict[str, Any]) -> tuple[An
     return found, json.loads(found.body)
 
 
-async def test_chat(gateway: FakeGateway) -> None:
+async def test_a_chat_is_answered(gateway: FakeGateway) -> None:
     found, body = await ask(gateway, "/v1/chat/completions", {"model": "chat", "messages": [], "adapter_id": None})
     assert (found.status, found.headers["content-type"]) == (200, "application/json")
     assert found.headers["X-Roundhouse-Model"] == "chat@rev"
@@ -55,13 +55,13 @@ async def test_chat(gateway: FakeGateway) -> None:
     assert request.request_id.startswith("line-7-")
 
 
-async def test_embeddings(gateway: FakeGateway) -> None:
+async def test_embeddings_are_answered(gateway: FakeGateway) -> None:
     found, body = await ask(gateway, "/v1/embeddings", {"model": "embed", "input": "hi"})
     assert found.status == 200
     assert body["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0, 1.0]}]
 
 
-async def test_rerank(gateway: FakeGateway) -> None:
+async def test_a_rerank_is_answered(gateway: FakeGateway) -> None:
     found, body = await ask(gateway, "/v2/rerank", {"model": "rerank", "query": "q", "documents": ["low", "high"]})
     assert found.status == 200
     assert [item["index"] for item in body["results"]] == [1, 0]
@@ -86,7 +86,7 @@ async def test_errors_are_answers_of_the_dialect(
         assert (error[key].items() >= value.items()) if isinstance(value, dict) else error[key] == value
 
 
-async def test_a_full_queue_says_when_to_come_back(gateway: FakeGateway) -> None:
+async def test_a_full_queue_has_a_retry_after(gateway: FakeGateway) -> None:
     gateway.refuse = QueueFull("full", retry_after=2.2)
     found, _ = await ask(gateway, "/v1/embeddings", {"model": "embed", "input": "hi"})
     assert (found.status, found.headers["Retry-After"]) == (429, "3")

@@ -1,4 +1,4 @@
-"""The chat family's relay: names in two fields, and errors of the engine's own in each dialect's shape."""
+"""The relay of the chat family: names in two fields, and the engine's errors in each dialect's shape."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def _chunk(part: bytes) -> Chunk:
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, "invalid_request_error"), (404, "not_found_error"), (429, "rate_limit_error")]
 )
-async def test_vllms_errors_are_anthropics_on_its_paths(
+async def test_vllms_errors_have_anthropics_shape_on_its_paths(
     client: httpx.AsyncClient, gateway: FakeGateway, status: int, kind: str
 ) -> None:
     answers(gateway, status, b'{"error":{"message":"too ', b'big","type":"Bad Request","param":null,"code":400}}')
@@ -39,8 +39,8 @@ async def test_vllms_errors_are_anthropics_on_its_paths(
         assert response.json() == {"type": "error", "error": error, "request_id": response.headers["request-id"]}
 
 
-async def test_anthropics_errors_hold_the_requests_id(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """Also as the last event of a stream, and where nothing was understood."""
+async def test_anthropics_errors_have_the_requests_id(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """Also as the last event of a stream, and for bodies that cannot be read."""
     opened = ResponseStart(status=200, content_type="text/event-stream")
     gateway.links["chat"].script = lambda _: [opened, _chunk(b"event: ping\ndata: {}\n\n"), EngineFailed("it broke")]
     streamed = await client.post("/v1/messages", json=REQUEST, headers={"X-Request-Id": "mine-1"})
@@ -51,7 +51,7 @@ async def test_anthropics_errors_hold_the_requests_id(client: httpx.AsyncClient,
 
 
 async def test_errors_of_messages_have_anthropics_types(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    """Whose fault it is: a client's own tells nobody that the service broke."""
+    """The type says whose fault it is, so a client's fault must not look like a failure of the service."""
     assert (await client.get("/v1/messages")).json()["error"]["type"] == "invalid_request_error"
     for error, kind in (
         (Conflict("busy"), "invalid_request_error"),
@@ -71,7 +71,7 @@ async def test_vllms_errors_have_openais_fields(client: httpx.AsyncClient, gatew
     assert (await client.post("/v1/responses", json=REQUEST)).json() == {"error": error}
 
 
-async def test_what_is_no_error_body_is_passed_on(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_bodies_other_than_errors_are_passed_on(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     answers(gateway, 400, b"plain words")
     assert (await client.post("/v1/messages", json=REQUEST)).content == b"plain words"
     answers(gateway, 200, b'{"error":', b"1}")
@@ -88,7 +88,7 @@ async def test_the_body_is_passed_on_with_the_engines_name(client: httpx.AsyncCl
     assert httpx.Response(200, content=request.body).json() == sent
 
 
-async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> None:
+async def test_faults_of_adapter_id_name_their_field(client: httpx.AsyncClient) -> None:
     for more, status, code, param in (
         ({"adapter_id": "nobody"}, 404, "model_not_found", "adapter_id"),
         ({"adapter_id": 3}, 400, "invalid_value", "adapter_id"),
@@ -123,7 +123,7 @@ async def test_an_error_in_mid_stream_is_its_last_event(
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient, path: str) -> None:
+async def test_unreadable_bodies_are_refused(client: httpx.AsyncClient, path: str) -> None:
     deep = b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"
     for body, code in ((b"{", "invalid_json"), (b"\xff", "invalid_json"), (deep, "json_too_deep")):
         response = await client.post(path, content=body)
@@ -159,7 +159,7 @@ async def test_names_that_clients_make_up_are_answered_only_as_aliases(tmp_path:
 
 
 async def test_requests_with_json_do_not_pass_the_router(gateway: FakeGateway) -> None:
-    """Its coroutines would be a part of each stream's memory, and of each token's time."""
+    """The router's coroutines would add memory to each stream and time to each token."""
     app = application(gateway)
     app.router.routes.clear()
     answers(gateway, 200, b'{"choices":[]}')

@@ -1,4 +1,4 @@
-"""Cohere's chat and embeddings: the request as vLLM gets it, the answer as Cohere writes it, and refusals."""
+"""Cohere's chat and embeddings: requests as sent to the engine, answers as Cohere writes them, and refusals."""
 
 import base64
 import json
@@ -100,7 +100,7 @@ def events_of(response: httpx.Response) -> list[Any]:
     ],
     ids=str,
 )  # fmt: skip
-async def test_a_chat_as_vllm_gets_it(gateway: FakeGateway, more: Any, expected: Any) -> None:
+async def test_a_chat_is_translated_for_vllm(gateway: FakeGateway, more: Any, expected: Any) -> None:
     answers(gateway, {"content": "a"})
     response = await post(gateway, "/v2/chat", {**REQUEST, **more})
     assert response.status_code == 200, response.text
@@ -108,7 +108,7 @@ async def test_a_chat_as_vllm_gets_it(gateway: FakeGateway, more: Any, expected:
     assert sent(gateway) == {**SENT, **expected}
 
 
-async def test_messages_as_vllm_gets_them(gateway: FakeGateway) -> None:
+async def test_messages_are_translated_for_vllm(gateway: FakeGateway) -> None:
     answers(gateway, {"content": "a"})
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aaaa", "detail": "low"}}
     thought = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}]
@@ -130,7 +130,7 @@ async def test_messages_as_vllm_gets_them(gateway: FakeGateway) -> None:
     ]
 
 
-async def test_fields_without_effect_are_named(gateway: FakeGateway) -> None:
+async def test_a_warning_names_fields_without_effect(gateway: FakeGateway) -> None:
     answers(gateway, {"content": "a"})
     odd = {"safety_mode": "STRICT", "citation_options": {"mode": "FAST"}, "x\r\ny": 1, "raw_prompting": True}
     warning = (await post(gateway, "/v2/chat", {**REQUEST, **odd})).headers["X-Roundhouse-Warning"]
@@ -140,7 +140,9 @@ async def test_fields_without_effect_are_named(gateway: FakeGateway) -> None:
 
 
 @pytest.mark.parametrize("by_recipe", [False, True])
-async def test_a_strict_client_or_recipe_has_them_refused(gateway: FakeGateway, by_recipe: bool) -> None:
+async def test_fields_without_effect_are_refused_for_a_strict_client_or_recipe(
+    gateway: FakeGateway, by_recipe: bool
+) -> None:
     answers(gateway, {"content": "a"})
     gateway.links["embed"].script = lambda _: [
         EmbedResult(vectors=np.ones((2, 2), "f4").tobytes(), dimensions=2, tokens=[1, 1])
@@ -170,7 +172,7 @@ async def test_a_strict_client_or_recipe_has_them_refused(gateway: FakeGateway, 
         ({"content": None, "tool_calls": [CALL]}, "tool_calls", {}, None, "TOOL_CALL"),
     ],
 )  # fmt: skip
-async def test_a_whole_answer(
+async def test_an_answer_has_cohere_content_and_finish_reason(
     gateway: FakeGateway, message: Any, finish: str, more: Any, content: Any, reason: str
 ) -> None:
     answers(gateway, message, finish, **more)
@@ -189,7 +191,7 @@ def test_cached_tokens_are_reported_if_there_are_any(cached: int) -> None:
     assert CohereWriter().whole(data).usage.cached_tokens == (cached or None)
 
 
-async def test_a_stream_of_thoughts_text_and_calls(gateway: FakeGateway) -> None:
+async def test_a_stream_has_events_of_thoughts_text_and_calls(gateway: FakeGateway) -> None:
     def piece(at: int, arguments: str, **head: Any) -> dict[str, Any]:
         name = head.pop("name", None)
         return delta(tool_calls=[{"index": at, "function": {"name": name, "arguments": arguments}, **head}])
@@ -224,7 +226,7 @@ async def test_a_stream_that_breaks_ends_with_an_error(gateway: FakeGateway) -> 
 
 @pytest.mark.parametrize("end", [None, EngineFailed("it broke")])
 async def test_a_client_that_accepts_no_events_gets_lines(gateway: FakeGateway, end: RoundhouseError | None) -> None:
-    """As Cohere answers LiteLLM, which reads each line as JSON."""
+    """Cohere does the same for LiteLLM, which reads each line as JSON."""
     streams(gateway, delta(content="a"), delta("stop", content="b"), end=end)
     for accept in ("text/event-stream", "*/*", "application/json, text/event-stream", "application/json, */*;q=0.1"):
         events = events_of(await post(gateway, "/v2/chat", {**REQUEST, "stream": True}, accept=accept))
@@ -254,7 +256,7 @@ async def test_a_client_that_accepts_no_events_gets_lines(gateway: FakeGateway, 
         ({"temperature": "hot"}, "temperature"),
     ],
 )
-async def test_what_cannot_be_had_is_refused_in_coheres_words(gateway: FakeGateway, body: Any, words: str) -> None:
+async def test_unsupported_requests_are_refused_in_coheres_shape(gateway: FakeGateway, body: Any, words: str) -> None:
     for stream in (False, True):
         response = await post(gateway, "/v2/chat", {**REQUEST, **body, "stream": stream})
         assert response.status_code == 400
@@ -274,7 +276,7 @@ async def test_int8_vectors_use_the_whole_range(gateway: FakeGateway) -> None:
     assert found["embeddings"]["int8"] == [[32, -127], [127, 32]]
 
 
-async def test_embeddings_in_every_type(gateway: FakeGateway) -> None:
+async def test_embeddings_have_every_requested_type(gateway: FakeGateway) -> None:
     rows = [[0.5, -1, 0, 0.25] * 2, [0.0] * 8]
     embeds(gateway, rows)
     found = (await post(gateway, "/v2/embed", {**EMBED, "embedding_types": [*TYPES, "float"]})).json()
@@ -298,7 +300,7 @@ async def test_embeddings_in_every_type(gateway: FakeGateway) -> None:
         ({"input_type": "clustering", "truncate": "END", "output_dimension": 8.0}, ("clustering", True, 8)),
     ],
 )
-async def test_embeddings_as_the_engine_gets_them(gateway: FakeGateway, more: Any, expected: Any) -> None:
+async def test_options_of_embeddings_reach_the_engine(gateway: FakeGateway, more: Any, expected: Any) -> None:
     embeds(gateway, [[1.0], [1.0]])
     inputs = [{"content": [{"type": "text", "text": text}]} for text in ("a", "b")]
     for texts in ({"texts": ["a", "b"]}, {"texts": None, "inputs": inputs}):
@@ -312,8 +314,8 @@ async def test_embeddings_as_the_engine_gets_them(gateway: FakeGateway, more: An
         assert (request.truncate, request.dimensions) == expected[1:]
 
 
-async def test_embeddings_of_version_1(gateway: FakeGateway) -> None:
-    """As `langchain_cohere.CohereEmbeddings`, and LangChain's class in JavaScript, send them."""
+async def test_embeddings_of_cohere_v1_are_answered(gateway: FakeGateway) -> None:
+    """`langchain_cohere.CohereEmbeddings` and LangChain's JavaScript class send them."""
     embeds(gateway, [[0.5], [1.0]])
     body = {"texts": ["a", "b"], "model": "embed", "truncate": None, "embedding_types": ["float"]}
     found = (await post(gateway, "/v1/embed", {**body, "input_type": "search_document"})).json()
@@ -342,7 +344,7 @@ async def test_embeddings_of_version_1(gateway: FakeGateway) -> None:
         ({"max_tokens": 5}, "max_tokens"),
     ],
 )
-async def test_embeddings_that_cannot_be_had_are_refused(gateway: FakeGateway, more: Any, words: str) -> None:
+async def test_unsupported_embeddings_are_refused(gateway: FakeGateway, more: Any, words: str) -> None:
     response = await post(gateway, "/v2/embed", {**EMBED, **more})
     assert response.status_code == 400
     assert words in response.json()["message"]

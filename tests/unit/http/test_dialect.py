@@ -1,4 +1,4 @@
-"""Where the last event of a stream begins."""
+"""Finding the start of a stream's last event."""
 
 import pytest
 
@@ -26,5 +26,5 @@ from runtime.http.dialect import last_event_start
         (b"", b""),
     ],
 )
-def test_the_last_event_of_an_answer(before: bytes, last: bytes) -> None:
+def test_the_start_of_the_last_event_is_found_in_each_dialect(before: bytes, last: bytes) -> None:
     assert last_event_start(before + last) == len(before)

@@ -19,7 +19,7 @@ DIMENSIONS = 3
 
 
 def vectors(request: EmbedRequest) -> "np.ndarray[Any, Any]":
-    """One row per input, different for each."""
+    """Return one row per input, each different."""
     rows = len(request.inputs)
     return (np.arange(rows * DIMENSIONS, dtype="<f4").reshape(rows, DIMENSIONS) - 0.1) / np.float32(3)
 
@@ -41,7 +41,7 @@ def engine_request(gateway: FakeGateway) -> EmbedRequest:
     return request
 
 
-async def test_the_answer_is_openais(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_an_answer_has_openais_shape(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["one", "three"]})
     assert response.status_code == 200
     body = response.json()
@@ -77,7 +77,7 @@ async def test_the_first_request_imports_its_library_in_a_thread(
     assert imports == [("numpy", False)]
 
 
-async def test_base64_holds_the_same_bytes_as_float(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_base64_has_the_same_bytes_as_float(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     body = {"model": "embed", "input": [f"text {i}" for i in range(40)]}
     floats = (await client.post("/v1/embeddings", json={**body, "encoding_format": "float"})).json()
     coded = (await client.post("/v1/embeddings", json={**body, "encoding_format": "base64"})).json()
@@ -157,7 +157,7 @@ async def test_numbers_may_be_quoted_but_not_misspelled(client: httpx.AsyncClien
         (None, [None]),
     ],
 )
-async def test_models_call_their_prompts_by_several_names(
+async def test_an_input_type_selects_prompts_by_several_names(
     client: httpx.AsyncClient, gateway: FakeGateway, message: str | None, names: list[str | None]
 ) -> None:
     await client.post("/v1/embeddings", json={"model": "embed", "input": "x", "input_type": message})
@@ -199,12 +199,12 @@ async def test_faults_are_400_in_openais_shape(client: httpx.AsyncClient, body: 
     assert error["code"]
 
 
-async def test_the_words_that_a_field_takes_are_listed(client: httpx.AsyncClient) -> None:
+async def test_an_error_lists_the_values_of_a_field(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": "x", "encoding_format": "int8"})
     assert response.json()["error"]["message"].endswith("`$.encoding_format`: one of base64, float.")
 
 
-async def test_2048_inputs_are_taken(client: httpx.AsyncClient) -> None:
+async def test_2048_inputs_are_accepted(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["x"] * 2048})
     assert len(response.json()["data"]) == 2048
 
@@ -212,21 +212,21 @@ async def test_2048_inputs_are_taken(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"\xff", b'"x"', b'{"input":"\\udc00","model":"embed"}', b"[" * 9999]
 )
-async def test_what_is_no_json_object_is_400(client: httpx.AsyncClient, body: bytes) -> None:
+async def test_a_body_that_is_no_json_object_is_refused(client: httpx.AsyncClient, body: bytes) -> None:
     for path in ("/v1/embeddings", "/embed"):
         response = await client.post(path, content=body)
         assert response.status_code == 400
         assert response.json()["error"]
 
 
-async def test_an_unknown_model_is_404_that_lists_what_exists(client: httpx.AsyncClient) -> None:
+async def test_the_error_of_an_unknown_model_lists_the_models(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/embeddings", json={"model": "embedd", "input": "x"})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
     assert "embed" in response.json()["error"]["message"]
 
 
-async def test_bodies_are_capped(tmp_path: Path) -> None:
+async def test_long_bodies_are_refused(tmp_path: Path) -> None:
     app = application(FakeGateway(tmp_path, max_json=100))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
         response = await client.post("/v1/embeddings", json={"model": "embed", "input": "x" * 200})
@@ -245,9 +245,7 @@ async def test_the_engines_refusal_keeps_status_code_and_param(client: httpx.Asy
     assert gateway.outcomes() == {("embed", "/v1/embeddings", "400"): 1.0}
 
 
-async def test_the_engines_word_for_a_prompt_becomes_the_clients(
-    client: httpx.AsyncClient, gateway: FakeGateway
-) -> None:
+async def test_an_error_names_the_clients_field_for_the_prompt(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.links["embed"].script = lambda _: [BadRequest("no prompt 'query'", param="prompt_name")]
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": "a", "input_type": "query"})
     assert response.json()["error"]["param"] == "input_type"
@@ -270,7 +268,7 @@ async def test_a_full_queue_is_429_with_retry_after(client: httpx.AsyncClient, g
         EmbedResult(vectors=np.array([np.nan, 1], "<f4").tobytes(), dimensions=1, tokens=[1, 1]),
     ],
 )
-async def test_an_engine_that_answers_nonsense_is_500(
+async def test_an_invalid_result_of_the_engine_is_a_500(
     client: httpx.AsyncClient, gateway: FakeGateway, broken: EmbedResult
 ) -> None:
     gateway.links["embed"].script = lambda _: [broken, ResponseEnd(usage=Usage())]
@@ -286,8 +284,8 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
     assert gateway.outcomes() == {("embed", "/v1/embeddings", "cancelled"): 1.0}
 
 
-async def test_openais_client(openai_client: openai.AsyncOpenAI, gateway: FakeGateway) -> None:
-    """It asks for base64 by itself and reads it back."""
+async def test_openais_client_reads_answers_and_errors(openai_client: openai.AsyncOpenAI, gateway: FakeGateway) -> None:
+    """It requests base64 by default."""
     found = await openai_client.embeddings.create(model="embed", input=["a", "b"])
     assert found.usage.total_tokens == 2
     assert np.array(found.data[1].embedding, "<f4").tobytes() == vectors(engine_request(gateway))[1].tobytes()
@@ -305,7 +303,7 @@ async def test_teis_answer_is_a_bare_list(client: httpx.AsyncClient, gateway: Fa
     assert len((await client.post("/embed", json={"inputs": "a"})).json()) == 1
 
 
-async def test_teis_options(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_teis_options_reach_the_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     body = {
         "inputs": "x", "normalize": False, "truncate": True, "truncation_direction": "Right", "prompt_name": "query",
         "dimensions": 8,
@@ -322,13 +320,13 @@ async def test_teis_options(client: httpx.AsyncClient, gateway: FakeGateway) -> 
         {"inputs": "x", "truncate": True, "truncation_direction": "Left"},
     ],
 )  # fmt: skip
-async def test_teis_faults_in_teis_shape(client: httpx.AsyncClient, body: Any) -> None:
+async def test_teis_faults_have_its_shape(client: httpx.AsyncClient, body: Any) -> None:
     response = await client.post("/embed", json=body)
     assert response.status_code in (400, 404)
     assert response.json().keys() == {"error", "error_type"}
 
 
-async def test_tei_needs_a_name_where_there_are_several_models(tmp_path: Path) -> None:
+async def test_tei_requires_a_name_if_there_are_several_models(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, [recipe("one", "embed"), recipe("two", "embed")])
     gateway.links["two"].script = answer
     transport = httpx.ASGITransport(app=application(gateway))
@@ -340,7 +338,7 @@ async def test_tei_needs_a_name_where_there_are_several_models(tmp_path: Path) -
         assert (await client.post("/embed", json={"inputs": "x", "model": "two"})).status_code == 200
 
 
-async def test_errors_of_the_engine_in_teis_shape(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_errors_of_the_engine_have_teis_shape(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.links["embed"].script = lambda _: [BadRequest("unknown prompt", param="prompt_name")]
     response = await client.post("/embed", json={"inputs": "x", "prompt_name": "poem"})
     assert response.status_code == 400

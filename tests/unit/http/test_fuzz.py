@@ -1,4 +1,4 @@
-"""Requests made from our own OpenAPI document, fit and unfit: nothing that a client sends is a 5xx.
+"""Valid and invalid requests generated from our OpenAPI document never get a 5xx.
 
 ROUNDHOUSE_FUZZ_EXAMPLES sets the number of examples per operation and mode (default 10).
 """
@@ -77,7 +77,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     app = application(gateway)
     document(app, gateway.recipes)
     yield schemathesis.openapi.from_asgi("/openapi.json", app)
-    assert not list(gateway.settings.run_dir.rglob("*.audio")), "an upload was left behind"
+    assert not list(gateway.settings.run_dir.rglob("*.audio")), "an upload was not removed"
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
@@ -90,7 +90,7 @@ def test_no_request_is_a_5xx(schema: Any, path: str, mode: GenerationMode) -> No
     @given(case=operation.as_strategy(generation_mode=mode), known=st.integers(0, 3))
     def run(case: Any, known: int) -> None:
         if known and isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
-            case.body["model"] = model  # or nearly every request would end at an unknown name
+            case.body["model"] = model  # otherwise nearly every request would be for an unknown model
         response = case.call()
         assert response.status_code < 500, response.text
         if response.status_code >= 400:

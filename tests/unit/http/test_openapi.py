@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, complete, and true of real answers."""
+"""The OpenAPI document is valid and complete, and real answers fit it."""
 
 import inspect
 from collections.abc import Iterator
@@ -43,51 +43,51 @@ def app(gateway: FakeGateway) -> FastAPI:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Built once, as nothing here changes it; that it is what is served has a test."""
+async def openapi(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The document, built once for all tests. `test_it_is_served` checks that it is the one that is served."""
     gateway = FakeGateway(tmp_path_factory.mktemp("openapi"))
     app = application(gateway)
     document(app, gateway.recipes)
     return app.openapi()
 
 
-def check(found: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
-    """Raises ValidationError unless `value` fits `schema`, which may point into the document."""
-    Draft202012Validator({**schema, "components": found["components"]}).validate(value)
+def check(openapi: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
+    """Raise ValidationError unless `value` fits `schema`, which may refer to the document."""
+    Draft202012Validator({**schema, "components": openapi["components"]}).validate(value)
 
 
 def named(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def operations(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, methods in found["paths"].items():
+def operations(openapi: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
             yield method, path, operation
 
 
-def test_it_is_a_valid_openapi_3_1_document(found: dict[str, Any]) -> None:
-    OpenAPIV31SpecValidator(found).validate()
-    assert found["openapi"] == "3.1.0"
+def test_it_is_a_valid_openapi_3_1_document(openapi: dict[str, Any]) -> None:
+    OpenAPIV31SpecValidator(openapi).validate()
+    assert openapi["openapi"] == "3.1.0"
 
 
-async def test_it_is_served(client: httpx.AsyncClient, found: dict[str, Any]) -> None:
-    assert (await client.get("/openapi.json")).json() == found
+async def test_it_is_served(client: httpx.AsyncClient, openapi: dict[str, Any]) -> None:
+    assert (await client.get("/openapi.json")).json() == openapi
     assert "swagger" in (await client.get("/docs")).text.lower()
 
 
-def test_every_path_that_is_served_is_documented_and_no_other(app: FastAPI, found: dict[str, Any]) -> None:
+def test_exactly_the_served_paths_are_documented(app: FastAPI, openapi: dict[str, Any]) -> None:
     served = {
         (method.lower(), getattr(route, "path_format", ""))
         for route in app.routes
         if getattr(route, "include_in_schema", False)
         for method in getattr(route, "methods", ())
     }
-    assert {(method, path) for method, path, _ in operations(found)} == served == set(OPERATIONS)
+    assert {(method, path) for method, path, _ in operations(openapi)} == served == set(OPERATIONS)
 
 
 def test_litserves_application_is_documented_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that is served: nothing of LitServe's own is left over; an API key shows where one is asked for."""
+    """Nothing of LitServe's own is left, and only an API key of LitServe adds a security scheme."""
     plain = served_document(tmp_path)
     monkeypatch.setattr("litserve.server.LIT_SERVER_API_KEY", "secret")
     secured = served_document(tmp_path)
@@ -96,7 +96,7 @@ def test_litserves_application_is_documented_too(tmp_path: Path, monkeypatch: py
     for _, _, operation in operations(secured):
         operation.pop("security", None)
     del secured["components"]["securitySchemes"]["APIKeyHeader"]
-    assert secured == plain, "but for the key it is the same, which is valid, too"
+    assert secured == plain, "the documents differ only in the key"
 
 
 def served_document(folder: Path) -> dict[str, Any]:
@@ -106,12 +106,12 @@ def served_document(folder: Path) -> dict[str, Any]:
     return server.app.openapi()
 
 
-def test_no_request_takes_the_way_through_a_thread(tmp_path: Path) -> None:
-    """What FastAPI calls for each request is a coroutine: LitServe's `no_auth` is not."""
+def test_no_route_or_dependency_runs_in_a_thread(tmp_path: Path) -> None:
+    """FastAPI calls only coroutines for each request, so not LitServe's `no_auth`."""
     settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
     server = server_build(settings, Documents((recipe("embed", "embed"),)), Device("cpu", "cpu", "cpu", 1, 1))
     routes = [route for route in server.app.routes if isinstance(route, APIRoute)]
-    called = [found.call for route in routes for found in (route.dependant, *route.dependant.dependencies)]
+    called = [each.call for route in routes for each in (route.dependant, *route.dependant.dependencies)]
     assert len(called) > 2 * len(OPERATIONS) - 10
     assert [call for call in called if not inspect.iscoroutinefunction(call)] == []
 
@@ -123,14 +123,14 @@ async def test_an_undocumented_path_is_an_error(app: FastAPI, gateway: FakeGatew
 
 
 BODILESS = ("Models", "Adapters", "Operations", "Organization", "Fleet")
-"""Tags of operations that may do without a body."""
+"""Tags of operations that may have no body."""
 
 
-def test_each_operation_is_described(found: dict[str, Any]) -> None:
-    ids = [operation["operationId"] for _, _, operation in operations(found)]
+def test_each_operation_is_described(openapi: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for _, _, operation in operations(openapi)]
     assert len(ids) == len(set(ids))
-    tags = {tag["name"] for tag in found["tags"]}
-    for method, path, operation in operations(found):
+    tags = {tag["name"] for tag in openapi["tags"]}
+    for method, path, operation in operations(openapi):
         assert set(operation["tags"]) <= tags, path
         assert operation["summary"], path
         assert operation["responses"]["200"]["content"], path
@@ -144,30 +144,30 @@ def test_each_operation_is_described(found: dict[str, Any]) -> None:
             assert {"400", "404", "413", "429", "502", "503", "504"} <= operation["responses"].keys(), path
 
 
-def test_every_schema_is_used_and_there(found: dict[str, Any]) -> None:
-    text = str(found)
-    for name in found["components"]["schemas"]:
+def test_every_schema_exists_and_is_used(openapi: dict[str, Any]) -> None:
+    text = str(openapi)
+    for name in openapi["components"]["schemas"]:
         assert f"'#/components/schemas/{name}'" in text, name
-    assert schemas().keys() <= found["components"]["schemas"].keys()
+    assert schemas().keys() <= openapi["components"]["schemas"].keys()
 
 
-def test_the_form_of_a_registration_has_all_its_fields(found: dict[str, Any]) -> None:
-    assert set(found["components"]["schemas"]["RegisterForm"]["properties"]) == {*FORM_FIELDS, "file"}
+def test_the_form_of_a_registration_has_all_its_fields(openapi: dict[str, Any]) -> None:
+    assert set(openapi["components"]["schemas"]["RegisterForm"]["properties"]) == {*FORM_FIELDS, "file"}
 
 
-def test_the_examples_fit_their_schemas(found: dict[str, Any]) -> None:
+def test_the_examples_fit_their_schemas(openapi: dict[str, Any]) -> None:
     seen = 0
-    for _, path, operation in operations(found):
+    for _, path, operation in operations(openapi):
         for content in operation.get("requestBody", {}).get("content", {}).values():
             for name, example in content.get("examples", {}).items():
-                check(found, content["schema"], example["value"])
+                check(openapi, content["schema"], example["value"])
                 seen += 1
                 assert name, path
     assert seen > 15
 
 
-def test_examples_name_models_of_this_server(found: dict[str, Any]) -> None:
-    examples = found["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+def test_examples_name_models_of_this_server(openapi: dict[str, Any]) -> None:
+    examples = openapi["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     assert examples["texts"]["value"]["model"] == "embed"
 
 
@@ -176,8 +176,8 @@ UNREACHABLE = Unreachable("x", 3.0, retry_after=1.0)
 
 @pytest.mark.parametrize("error", [BadRequest("x", param="y"), QueueFull("x"), Unfit("x", ["a", "b"]), UNREACHABLE])
 @pytest.mark.parametrize("dialect", list(Dialect))
-def test_errors_fit_their_schemas(found: dict[str, Any], error: Any, dialect: Dialect) -> None:
-    check(found, named(ERROR_SCHEMAS[dialect][0]), body(error, dialect))
+def test_errors_fit_their_schemas(openapi: dict[str, Any], error: Any, dialect: Dialect) -> None:
+    check(openapi, named(ERROR_SCHEMAS[dialect][0]), body(error, dialect))
 
 
 # --- real answers --------------------------------------------------------------------------------------------------
@@ -223,13 +223,13 @@ def scripted(gateway: FakeGateway) -> None:
     ],
 )
 async def test_answers_fit_their_schemas(
-    client: httpx.AsyncClient, found: dict[str, Any], path: str, body: Any
+    client: httpx.AsyncClient, openapi: dict[str, Any], path: str, body: Any
 ) -> None:
-    operation = found["paths"][path]["post"]
-    check(found, operation["requestBody"]["content"]["application/json"]["schema"], body)
+    operation = openapi["paths"][path]["post"]
+    check(openapi, operation["requestBody"]["content"]["application/json"]["schema"], body)
     response = await client.post(path, json=body)
     assert response.status_code == 200
-    check(found, operation["responses"]["200"]["content"]["application/json"]["schema"], response.json())
+    check(openapi, operation["responses"]["200"]["content"]["application/json"]["schema"], response.json())
     assert all(name.lower() in response.headers for name in ("X-Request-Id", "X-Roundhouse-Model", "Server-Timing"))
 
 
@@ -237,39 +237,39 @@ async def test_answers_fit_their_schemas(
 @pytest.mark.parametrize("format_", ["json", "verbose_json", "text", "srt", "vtt"])
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
 async def test_transcripts_fit_their_schemas(
-    client: httpx.AsyncClient, found: dict[str, Any], path: str, format_: str
+    client: httpx.AsyncClient, openapi: dict[str, Any], path: str, format_: str
 ) -> None:
     more = {"timestamp_granularities[]": ["word", "segment"]} if format_ == "verbose_json" else {}
     body = {"model": "speech", "response_format": format_, **more}
-    operation = found["paths"][path]["post"]
+    operation = openapi["paths"][path]["post"]
     form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
-    check(found, form, {**body, "file": "RIFF"})
+    check(openapi, form, {**body, "file": "RIFF"})
     response = await client.post(path, data=body, files=AUDIO)
     media = response.headers["content-type"].partition(";")[0]
     schema = operation["responses"]["200"]["content"][media]["schema"]
-    check(found, schema, response.json() if media.endswith("json") else response.text)
+    check(openapi, schema, response.json() if media.endswith("json") else response.text)
 
 
 async def test_models_and_status_fit_their_schemas(
-    client: httpx.AsyncClient, gateway: FakeGateway, found: dict[str, Any]
+    client: httpx.AsyncClient, gateway: FakeGateway, openapi: dict[str, Any]
 ) -> None:
-    check(found, named("ModelList"), (await client.get("/v1/models")).json())
-    check(found, named("Model"), (await client.get("/v1/models/embed")).json())
-    check(found, named("Health"), (await client.get("/health/live")).json())
-    check(found, named("Health"), (await client.get("/health/ready")).json())
+    check(openapi, named("ModelList"), (await client.get("/v1/models")).json())
+    check(openapi, named("Model"), (await client.get("/v1/models/embed")).json())
+    check(openapi, named("Health"), (await client.get("/health/live")).json())
+    check(openapi, named("Health"), (await client.get("/health/ready")).json())
     warm = SimpleNamespace(slot_id=1, prewarmed="vllm", prewarmed_bytes=5, warm=True)
     gateway.pool.prewarmed = lambda: [warm]
-    check(found, named("Status"), (await client.get("/v1/status")).json())
-    check(found, named("SignalList"), (await client.get("/v1/signal")).json())
+    check(openapi, named("Status"), (await client.get("/v1/status")).json())
+    check(openapi, named("SignalList"), (await client.get("/v1/signal")).json())
 
 
 def _json(view: msgspec.Struct) -> Any:
     return msgspec.json.decode(msgspec.json.encode(view))
 
 
-async def test_adapters_and_plans_fit_their_schemas(gateway: FakeGateway, found: dict[str, Any]) -> None:
+async def test_adapters_and_plans_fit_their_schemas(gateway: FakeGateway, openapi: dict[str, Any]) -> None:
     made = adapter("chat", "upper", 1, 2, aliases={"prod": 1})
-    check(found, named("Adapter"), _json(adapter_view(made, "upper", gateway.queues["chat"])))
-    check(found, named("AdapterCard"), _json(adapter_card(made, "upper", gateway.entries["chat"])))
+    check(openapi, named("Adapter"), _json(adapter_view(made, "upper", gateway.queues["chat"])))
+    check(openapi, named("AdapterCard"), _json(adapter_card(made, "upper", gateway.entries["chat"])))
     assert set(_json(version_view(made.current))) <= set(schemas()["Adapter"]["properties"])
-    check(found, named("Plan"), _json(plan_view(Plan("chat", "load", 5, 9, 10, why="there is room"))))
+    check(openapi, named("Plan"), _json(plan_view(Plan("chat", "load", 5, 9, 10, why="there is room"))))

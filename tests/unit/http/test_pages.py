@@ -1,4 +1,4 @@
-"""Pages for a browser, probes as other servers have them, and OPTIONS, without an engine."""
+"""Pages for browsers, the probes of other servers, redirects, and OPTIONS, without an engine."""
 
 import re
 
@@ -12,14 +12,14 @@ from tests.unit.http.fakes import FakeGateway, Wire
 FOREIGN_ADDRESS = re.compile(r"""(?:src|href|url)\s*[=(:]\s*["']?(?:https?:)?//(?!test)""")
 
 
-async def test_the_first_page_leads_a_browser_to_the_console(client: httpx.AsyncClient) -> None:
+async def test_the_first_page_redirects_browsers_to_the_console(client: httpx.AsyncClient) -> None:
     page = await client.get("/", headers={"Accept": "text/html,*/*"})
-    assert (page.status_code, page.headers["location"]) == (307, "console/"), "relative: any prefix before it is right"
+    assert (page.status_code, page.headers["location"]) == (307, "console/"), "relative, to work with any prefix"
     below = await client.get("/console")
     assert (below.status_code, below.headers["location"]) == (307, "console/")
 
 
-async def test_a_program_hears_what_this_is_and_nothing_of_what_is_here(client: httpx.AsyncClient) -> None:
+async def test_the_first_page_tells_programs_the_servers_name_but_no_models(client: httpx.AsyncClient) -> None:
     reported = (await client.get("/")).json()
     assert reported["name"] == "Roundhouse"
     assert (reported["docs"], reported["console"]) == ("/docs", "/console")
@@ -34,7 +34,7 @@ async def test_the_reference_loads_nothing_from_other_hosts(
     assets = set(re.findall(r"/docs/assets/[\w.-]+", page.text))
     assert len(assets) == 3
     assert not FOREIGN_ADDRESS.search(page.text)
-    assert not re.findall(r"""(?:src|href|url)\s*[=:]\s*["']/""", page.text), "any prefix before it is right"
+    assert not re.findall(r"""(?:src|href|url)\s*[=:]\s*["']/""", page.text), "relative, to work with any prefix"
     for asset in assets:
         assert (await client.get(asset)).status_code == 200
     for path in ("/redoc", "/docs/oauth2-redirect", "/docs/assets/nothing.js", "/docs/assets/%2e%2e/core.py"):
@@ -42,7 +42,7 @@ async def test_the_reference_loads_nothing_from_other_hosts(
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")])
-async def test_probes_tell_whether_it_is_ready(
+async def test_probes_report_whether_the_server_is_ready(
     client: httpx.AsyncClient, gateway: FakeGateway, method: str, path: str
 ) -> None:
     gateway.gateway.phase = "starting"
@@ -51,19 +51,19 @@ async def test_probes_tell_whether_it_is_ready(
     assert (await client.request(method, path)).status_code == 200
 
 
-async def test_a_slash_at_the_end_of_the_list(client: httpx.AsyncClient) -> None:
+async def test_the_list_of_models_may_end_with_a_slash(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/models/")).json() == (await client.get("/v1/models")).json()
 
 
-async def test_options_tells_the_methods(client: httpx.AsyncClient) -> None:
+async def test_options_lists_the_methods(client: httpx.AsyncClient) -> None:
     answer = await client.options("/v1/embeddings")
     assert (answer.status_code, answer.headers["allow"], answer.content) == (204, "OPTIONS, POST", b"")
     assert (await client.options("/nowhere")).status_code == 404
     assert (await client.get("/v1/embeddings")).status_code == 405
 
 
-async def test_a_websocket_ends_at_a_clear_404(app: FastAPI) -> None:
-    """uvicorn has none (`ws=none`), so that an upgrade arrives as a GET."""
+async def test_a_websocket_is_refused_with_404(app: FastAPI) -> None:
+    """uvicorn runs with `ws=none`, so an upgrade arrives as a GET."""
     wire = Wire(app, "/v1/realtime", [b""], {"Connection": "Upgrade", "Upgrade": "websocket"})
     wire.scope["method"] = "GET"
     await wire.run()
@@ -79,10 +79,10 @@ async def test_a_websocket_ends_at_a_clear_404(app: FastAPI) -> None:
         ("/docs/", "../docs"),
     ],
 )
-async def test_a_slash_too_many_leads_to_the_right_path_by_the_name_that_the_client_has(
+async def test_a_slash_too_many_is_redirected_by_a_relative_address(
     path: str, location: str, client: httpx.AsyncClient
 ) -> None:
-    """Behind a proxy its scheme, its host and what stands before the path are not ours."""
+    """Behind a proxy, the client's scheme, host and prefix differ from ours."""
     answer = await client.get(path)
     assert (answer.status_code, answer.headers["location"]) == (307, location)
     requested = await client.post("/v1/embeddings/", json={"model": "embed", "input": "x"}, follow_redirects=True)

@@ -1,4 +1,4 @@
-"""One line for each request: JSON in a pipe, plain on a terminal; what a client did wrong is no warning."""
+"""The log has a line per request, as JSON or for a terminal, and warns only of the server's own failures."""
 
 import io
 import json
@@ -26,13 +26,13 @@ class Terminal(io.StringIO):
         return True
 
 
-async def logged(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = ANSWER) -> list[str]:
+async def log_lines(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = ANSWER) -> list[str]:
     gateway = FakeGateway(folder, sinks=[RequestLog()])
     gateway.links["chat"].script = lambda _: script
     displayed = handler(stream)
     log.addHandler(displayed)
     level = log.level
-    log.setLevel(logging.INFO)  # also empties the logger's cache of levels, which setting `level` does not
+    log.setLevel(logging.INFO)  # unlike an assignment to `level`, this also clears the logger's cache of levels
     try:
         transport = httpx.ASGITransport(app=application(gateway))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -44,8 +44,9 @@ async def logged(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = 
     return stream.getvalue().splitlines()
 
 
-async def test_a_line_of_json_with_what_happened(tmp_path: Path) -> None:
-    done, refused = map(json.loads, await logged(tmp_path, io.StringIO(), REQUEST, {"model": "nobody", "messages": []}))
+async def test_a_line_of_json_describes_each_request(tmp_path: Path) -> None:
+    lines = await log_lines(tmp_path, io.StringIO(), REQUEST, {**REQUEST, "model": "nobody"})
+    done, refused = map(json.loads, lines)
     assert (done["level"], done["request_id"], done["endpoint"]) == ("info", "r-0", "/v1/chat/completions")
     assert (done["model"], done["status"], done["end"]) == ("chat", 200, "done")
     assert (done["prompt_tokens"], done["completion_tokens"]) == (7, 3)
@@ -54,18 +55,18 @@ async def test_a_line_of_json_with_what_happened(tmp_path: Path) -> None:
     assert "completion_tokens" not in refused
 
 
-async def test_a_line_for_people_on_a_terminal(tmp_path: Path) -> None:
-    [line] = await logged(tmp_path, Terminal(), REQUEST)
+async def test_a_terminal_gets_plain_lines(tmp_path: Path) -> None:
+    [line] = await log_lines(tmp_path, Terminal(), REQUEST)
     assert not line.startswith("{")
     assert all(part in line for part in ("INFO", "request_id=r-0", "model=chat", "status=200", "completion_tokens=3"))
 
 
-async def test_what_the_server_did_wrong_is_a_warning(tmp_path: Path) -> None:
-    lines = await logged(tmp_path, io.StringIO(), REQUEST, script=[EngineFailed("It broke.")])
+async def test_a_failure_of_the_server_is_a_warning(tmp_path: Path) -> None:
+    lines = await log_lines(tmp_path, io.StringIO(), REQUEST, script=[EngineFailed("It broke.")])
     assert [json.loads(line)["level"] for line in lines] == ["warning"]
 
 
-async def test_nothing_of_the_body_is_logged(tmp_path: Path) -> None:
+async def test_text_of_the_body_is_not_logged(tmp_path: Path) -> None:
     secret = "my secret text"
     body = {**REQUEST, "messages": [{"role": "user", "content": secret}], "user": secret}
-    assert secret not in "".join(await logged(tmp_path, io.StringIO(), body))
+    assert secret not in "".join(await log_lines(tmp_path, io.StringIO(), body))

@@ -1,4 +1,4 @@
-"""One record per request at its end: for each end, exactly once, with what the engine had counted until then."""
+"""Each request gets exactly one record at its end, with the tokens that the engine has counted until then."""
 
 import asyncio
 import json
@@ -48,14 +48,14 @@ async def recorded(
     path: str = PATH,
     context: RequestContext | None = None,
 ) -> RequestRecord:
-    """The one record of a request to which the engine says `events`."""
+    """Return the only record of a request that the engine answers with `events`."""
     gateway.links["chat"].script = lambda _: events
     await answer(gateway.gateway, context or RequestContext("r-1"), ENDPOINTS[path], json.dumps(body).encode())
     [record] = gateway.records.all
     return record
 
 
-async def test_done(gateway: FakeGateway) -> None:
+async def test_an_answered_request_is_done(gateway: FakeGateway) -> None:
     record = await recorded(gateway, START, CHUNK, END)
     assert (record.end, record.status, record.code, record.endpoint) == (End.DONE, 200, None, PATH)
     assert record.usage == END.usage
@@ -65,8 +65,8 @@ async def test_done(gateway: FakeGateway) -> None:
     assert 0 <= record.seconds["queue"] <= record.seconds["first"] <= record.seconds["total"]
 
 
-async def test_only_the_first_that_wants_a_model_causes_its_load(gateway: FakeGateway) -> None:
-    """Others come while it waits for room in memory, or for files."""
+async def test_only_the_first_request_for_a_model_causes_its_load(gateway: FakeGateway) -> None:
+    """Others may arrive while it waits for memory or for files."""
     entry, queue = gateway.entries["chat"], gateway.queues["chat"]
     entry.state = ModelState.ABSENT
     queue.close()
@@ -102,7 +102,7 @@ async def eventually_waits(queue: ModelQueue, count: int) -> None:
         ({**BODY, "model": None}, 400, "invalid_value"),
     ],
 )
-async def test_refused_before_it_is_known_who_would_answer(
+async def test_a_request_refused_before_its_target_is_known_has_no_target(
     gateway: FakeGateway, body: dict[str, Any], status: int, code: str
 ) -> None:
     record = await recorded(gateway, body=body)
@@ -110,7 +110,7 @@ async def test_refused_before_it_is_known_who_would_answer(
     assert "queue" not in record.seconds
 
 
-async def test_refused_by_a_model_that_is_not_there(gateway: FakeGateway) -> None:
+async def test_a_failed_model_refuses_requests(gateway: FakeGateway) -> None:
     gateway.refuse = Unavailable("failed", code="model_failed")
     record = await recorded(gateway)
     assert (record.end, record.status, record.code) == (End.REFUSED, 503, "model_failed")
@@ -118,14 +118,14 @@ async def test_refused_by_a_model_that_is_not_there(gateway: FakeGateway) -> Non
     assert record.usage == Usage()
 
 
-async def test_refused_for_now(gateway: FakeGateway) -> None:
+async def test_a_202_counts_as_refused(gateway: FakeGateway) -> None:
     gateway.entries["chat"].state = ModelState.ABSENT
     context = RequestContext("r", preference=Preference(respond_async=True))
     record = await recorded(gateway, context=context)
     assert (record.end, record.status) == (End.REFUSED, 202)
 
 
-async def test_refused_by_the_engine(gateway: FakeGateway) -> None:
+async def test_an_engines_400_counts_as_refused(gateway: FakeGateway) -> None:
     record = await recorded(gateway, ResponseStart(status=400, content_type="application/json"), Chunk(data=b"{}"), END)
     assert (record.end, record.status) == (End.REFUSED, 400)
     gateway.records.all.clear()
@@ -133,21 +133,21 @@ async def test_refused_by_the_engine(gateway: FakeGateway) -> None:
     assert (record.end, record.status) == (End.REFUSED, 400)
 
 
-async def test_the_engine_died_with_what_it_had_made(gateway: FakeGateway) -> None:
+async def test_tokens_made_before_the_engine_died_count(gateway: FakeGateway) -> None:
     record = await recorded(gateway, START, CHUNK, DIED)
     assert (record.end, record.status, record.code) == (End.ENGINE_DIED, 200, "engine_died")
     assert record.usage == Usage(prompt_tokens=7, completion_tokens=1, cached_tokens=4)
 
 
-async def test_the_engine_died_before_the_first_byte(gateway: FakeGateway) -> None:
+async def test_an_engine_that_dies_before_the_first_byte_has_made_no_tokens(gateway: FakeGateway) -> None:
     record = await recorded(gateway, DIED)
     assert (record.end, record.status, record.usage) == (End.ENGINE_DIED, 503, Usage())
     gateway.records.all.clear()
-    record = await recorded(gateway, END, DIED)  # only the engine's own process died: its slot still counts
+    record = await recorded(gateway, END, DIED)  # only the engine's process died, so that its slot still reports counts
     assert (record.end, record.status, record.usage) == (End.ENGINE_DIED, 503, Usage())
 
 
-async def test_failed(gateway: FakeGateway) -> None:
+async def test_an_engines_error_or_empty_answer_is_a_failure(gateway: FakeGateway) -> None:
     record = await recorded(gateway, START, CHUNK, EngineFailed("it broke"))
     assert (record.end, record.status, record.code) == (End.FAILED, 200, "engine_failed")
     gateway.records.all.clear()
@@ -155,7 +155,7 @@ async def test_failed(gateway: FakeGateway) -> None:
     assert (record.end, record.status) == (End.FAILED, 500)
 
 
-async def test_a_deadline_that_passed_on_the_way(gateway: FakeGateway) -> None:
+async def test_a_deadline_that_passed_before_the_engine_sends_it_nothing(gateway: FakeGateway) -> None:
     record = await recorded(gateway, context=RequestContext("r", deadline=time.monotonic()))
     assert (record.end, record.status, record.code) == (End.DEADLINE, 504, "deadline_exceeded")
     assert not gateway.links["chat"].requests
@@ -164,7 +164,7 @@ async def test_a_deadline_that_passed_on_the_way(gateway: FakeGateway) -> None:
 @pytest.mark.parametrize("free", [0, 2])
 async def test_a_deadline_that_passes_in_the_engine_ends_the_work_there(tmp_path: Path, free: int) -> None:
     status = 200 if free else 504
-    for seconds in (0.05, 1.0, 10.0, PATIENCE):  # more where this machine is too slow for that
+    for seconds in (0.05, 1.0, 10.0, PATIENCE):  # longer if this machine is too slow for a short one
         gateway = FakeGateway(tmp_path / str(seconds))
         link = gateway.links["chat"]
         link.tokens, link.free = (7, 1, 4), free
@@ -187,7 +187,7 @@ def app(gateway: FakeGateway) -> FastAPI:
 
 
 async def leaves(app: FastAPI, gateway: FakeGateway, chunk: Chunk = CHUNK) -> RequestRecord:
-    """The record of a request whose client leaves after the first chunk."""
+    """Return the record of a request whose client leaves after the first chunk."""
     link = gateway.links["chat"]
     link.script = lambda _: [START, chunk, END]
     link.free = 2
@@ -201,26 +201,26 @@ async def leaves(app: FastAPI, gateway: FakeGateway, chunk: Chunk = CHUNK) -> Re
     return record
 
 
-async def test_cancelled_with_what_the_engine_had_made(app: FastAPI, gateway: FakeGateway) -> None:
+async def test_tokens_made_before_a_client_left_count(app: FastAPI, gateway: FakeGateway) -> None:
     record = await leaves(app, gateway)
     assert (record.end, record.status, record.code, record.context.id) == (End.CANCELLED, 200, None, "mine")
     assert record.usage == Usage(prompt_tokens=7, completion_tokens=1, cached_tokens=4)
 
 
 async def test_a_client_that_leaves_with_the_last_event_has_its_answer(app: FastAPI, gateway: FakeGateway) -> None:
-    """As OpenAI's SDK does: the engine has not said yet that it has ended."""
+    """OpenAI's SDK does so, before the engine has reported its end."""
     record = await leaves(app, gateway, Chunk(data=b"data: {}\n\ndata: [DONE]\n\n"))
     assert (record.end, record.usage.prompt_tokens) == (End.DONE, 7)
 
 
-async def test_refused_while_the_body_came(app: FastAPI, gateway: FakeGateway) -> None:
+async def test_a_body_that_is_too_long_is_refused_by_its_headers(app: FastAPI, gateway: FakeGateway) -> None:
     wire = Wire(app, PATH, [b"{}"], {"content-length": str(1 << 30)})
     await wire.run()
     [record] = gateway.records.all
     assert (record.end, record.status, record.code) == (End.REFUSED, 413, "payload_too_large")
 
 
-async def test_cancelled_while_the_body_came(app: FastAPI, gateway: FakeGateway) -> None:
+async def test_a_client_that_leaves_before_its_body_ends_cancels(app: FastAPI, gateway: FakeGateway) -> None:
     for path, headers in (
         (PATH, {}),
         ("/v1/audio/transcriptions", {"content-type": "multipart/form-data; boundary=x"}),
@@ -242,8 +242,8 @@ async def test_many_queries_in_one_request_are_one_record(gateway: FakeGateway) 
     assert (record.end, record.usage.prompt_tokens) == (End.DONE, 30)
 
 
-async def test_only_streams_tell_the_time_between_tokens(gateway: FakeGateway) -> None:
-    """A whole answer's first byte comes with its last: they told 0 seconds a token."""
+async def test_only_streams_count_for_the_time_between_tokens(gateway: FakeGateway) -> None:
+    """The first byte of a complete answer comes with its last, which would give 0 seconds per token."""
     whole = ResponseStart(status=200, content_type="application/json")
     await recorded(gateway, whole, CHUNK, END, body={**BODY, "stream": False})
     assert not list(gateway.metrics.per_token.collect()[0].samples)

@@ -1,4 +1,4 @@
-"""A server that is starting, or cannot."""
+"""A server that is starting, or that cannot start."""
 
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from tests.unit.http.fakes import FakeGateway, application, recipe
 @pytest.mark.parametrize(
     "error", [Conflict("A newer one."), PermissionError(13, "Permission denied", "/data/state.db")]
 )
-async def test_what_keeps_it_from_starting_is_one_line(error: Exception) -> None:
+async def test_the_error_of_a_failed_start_is_one_line(error: Exception) -> None:
     sent: list[Message] = []
 
     async def start() -> None:
         raise error
 
     async def stop() -> None:
-        raise AssertionError("it never began")
+        raise AssertionError("the server never started")
 
     async def receive() -> Message:
         return {"type": "lifespan.startup"}
@@ -36,14 +36,14 @@ async def test_what_keeps_it_from_starting_is_one_line(error: Exception) -> None
         raise AssertionError("there is no request")
 
     app = ContextMiddleware(Starlette(), no_request, no_request, start, stop)
-    with pytest.raises(type(error)):  # uvicorn's to take: it has been told
+    with pytest.raises(type(error)):  # uvicorn has got the message, and ends
         await app({"type": "lifespan", "state": {}}, receive, send)
     assert sent == [{"type": "lifespan.startup.failed", "message": str(error)}]
 
 
 @pytest.mark.parametrize("name", ["legal", "chat:legal"])
-async def test_an_adapter_that_is_still_to_be_registered_is_to_be_requested_again(name: str, tmp_path: Path) -> None:
-    """On an empty data directory the port answers before the adapters of recipes are there: SDKs retry a 503."""
+async def test_an_adapter_that_is_not_registered_yet_gets_a_503(name: str, tmp_path: Path) -> None:
+    """With an empty data directory the port answers before the adapters of recipes are registered. SDKs retry a 503."""
     places = {"adapters": {"device": 1, "host": 1, "max_rank": 8}}
     with_adapter = {"memory": places, "adapters": [{"name": "legal", "source": {"path": "x"}}]}
     chat = Recipe.model_validate(recipe("chat", "chat").model_dump(exclude_unset=True) | with_adapter)

@@ -1,4 +1,4 @@
-"""Whole floats are integers: 8192.0 is what programs with one type of numbers write for 8192."""
+"""Whole floats are accepted as integers, since programs with a single number type write 8192.0 for 8192."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -28,22 +28,20 @@ REQUIRED: dict[type[msgspec.Struct], dict[str, Any]] = {
 
 
 def integers() -> Iterator[tuple[type[msgspec.Struct], str, int]]:
-    """Each integer field of each body, with the least value that it takes."""
+    """Yield each integer field of each body with its least value."""
     for kind in REQUIRED:
         described = inspect.type_info(kind)
         assert isinstance(described, inspect.StructType)
         for field in described.fields:
             types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-            for one in types:
-                inner = one.type if isinstance(one, inspect.Metadata) else one
+            for type_ in types:
+                inner = type_.type if isinstance(type_, inspect.Metadata) else type_
                 if isinstance(inner, inspect.IntType):
                     yield kind, field.encode_name, inner.ge if inner.ge and inner.ge > 0 else 1
 
 
 @pytest.mark.parametrize(("kind", "name", "least"), list(integers()))
-def test_every_integer_field_takes_whole_floats_and_no_others(
-    kind: type[msgspec.Struct], name: str, least: int
-) -> None:
+def test_every_integer_field_accepts_whole_floats_only(kind: type[msgspec.Struct], name: str, least: int) -> None:
     body = {**REQUIRED[kind], name: least}
     whole = {**body, name: float(least)}
     assert decode(msgspec.json.encode(whole), kind) == convert(whole, kind) == convert(body, kind)
@@ -52,7 +50,7 @@ def test_every_integer_field_takes_whole_floats_and_no_others(
             decode(msgspec.json.encode({**body, name: wrong}), kind)
 
 
-def test_integers_deeper_in_a_body() -> None:
+def test_nested_integers_may_be_whole_floats() -> None:
     assert decode(b'{"inputs": "a", "parameters": {"max_new_tokens": 5e0}}', GenerateBody) == decode(
         b'{"inputs": "a", "parameters": {"max_new_tokens": 5}}', GenerateBody
     )
@@ -61,7 +59,7 @@ def test_integers_deeper_in_a_body() -> None:
         decode(b"[1.0]", EmbedBody)
 
 
-def test_our_own_fields_and_the_chat_engines() -> None:
+def test_settings_and_the_chat_engines_fields_accept_whole_floats() -> None:
     number = TypeAdapter(Annotated[int, Field(strict=True), WHOLE])
     assert number.validate_python(8.0) == 8
     for wrong in (True, "8", 8.5):
@@ -80,5 +78,5 @@ def test_our_own_fields_and_the_chat_engines() -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_nothing_else_changes(value: Any) -> None:
+def test_other_values_are_unchanged(value: Any) -> None:
     assert with_integers(value) == value

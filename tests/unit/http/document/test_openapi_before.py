@@ -1,6 +1,6 @@
-"""The document equals that of commit 5e417445, except for texts, listed additions and removals, and new names.
+"""The OpenAPI document equals that of commit 5e417445, apart from texts, new names, and the changes listed here.
 
-The chat family is left out: its schemas are generated from vLLM's own since then.
+The chat family is left out, because its schemas have since been generated from vLLM's own.
 """
 
 import gzip
@@ -43,8 +43,8 @@ CHANGED_PROPERTIES = {
     "AddModelBody": "source", "RegisterRequest": "source", "OllamaChatBody": "think", "OllamaGenerateBody": "think",
     "OllamaOptions": "top_k", "JinaBody": "return_len", "EmbeddingsBody": "dimensions",
 }  # fmt: skip
-"""Sources may be a text or an object; Ollama's values are all taken, Xinference's counts of tokens are given, and 0 of
-Infinity's client."""
+"""Sources may be strings or objects, Ollama's values are all accepted, Xinference's token counts are returned, and
+Infinity's client may send 0 dimensions."""
 ADDED_PROPERTIES = {
     "Adapter": {"notes"}, "Device": {"uuid", "fault"}, "Failure": {"at"}, "Health": {"degraded"},
     "JinaRanking": {"meta"},
@@ -60,11 +60,11 @@ CHAT_SCHEMAS = {
     "ResponsesResponse", "TokenizeRequest", "Tokens",
 }  # fmt: skip
 CHANGED_SCHEMAS = {"AnthropicError", "OllamaEmbedBody", "OllamaEmbeddingsBody"}
-"""Anthropic's errors have the request's id, and requests without text load Ollama's embedding models."""
+"""Anthropic's errors have the request's id, and Ollama's embedding models are loaded by requests without text."""
 LENIENT_SCHEMAS = {"CohereBody", "EmbeddingsBody", "JinaBody"}
 """These schemas forbade unknown fields, which are now left out with a warning."""
 ROUTE_OF_A_REQUEST = "RequestRow"
-"""A schema whose `route` pointed at another schema of the same name."""
+"""Its `route` used to refer to another schema of the same name."""
 
 
 def comparable(value: Any) -> Any:
@@ -112,11 +112,11 @@ def test_the_document_has_only_the_listed_changes(tmp_path: Path) -> None:
             for added in ADDED_PROPERTIES.get(name, ()):
                 today = now["components"]["schemas"][name]
                 today["properties"].pop(added)
-                today["required"] = [one for one in today.get("required", ()) if one != added]
+                today["required"] = [field for field in today.get("required", ()) if field != added]
             if name in LENIENT_SCHEMAS:
                 assert schema.pop("additionalProperties") is False
             if name in CHANGED_PROPERTIES:
-                for one in (now["components"]["schemas"][name], schema):
-                    one["properties"].pop(CHANGED_PROPERTIES[name])
+                for document_schema in (now["components"]["schemas"][name], schema):
+                    document_schema["properties"].pop(CHANGED_PROPERTIES[name])
             assert now["components"]["schemas"][name] == schema, name
     assert not REMOVED_SCHEMAS & now["components"]["schemas"].keys()

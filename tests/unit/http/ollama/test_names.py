@@ -1,4 +1,4 @@
-"""What names mean to Ollama's clients, by the team that writes them: to ask, to unload, to remove."""
+"""Names that Ollama's clients write mean their team's adapters: in requests, unloads and removals."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,14 +46,14 @@ async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
         ("legal:latest", SEARCH, "search/legal"),
     ],
 )
-async def test_latest_is_a_tag_where_it_is_no_adapter_of_the_team(
+async def test_latest_is_a_tag_unless_the_team_has_an_adapter_of_this_name(
     gateway: FakeGateway, name: str, caller: Caller, adapter: str | None
 ) -> None:
-    """The base answered in place of a team's adapter of this name."""
+    """The base used to answer instead of the team's adapter `latest`."""
     assert gateway.gateway.resolve(ModelRef(Task.CHAT, name), caller).adapter == adapter
 
 
-async def test_the_base_does_not_answer_for_an_adapter_that_was_called_latest(gateway: FakeGateway) -> None:
+async def test_the_base_does_not_answer_for_a_removed_adapter_named_latest(gateway: FakeGateway) -> None:
     gateway.state.adapters.delete(AdapterKey("small", "latest"))
     gateway.names.refresh()
     with pytest.raises(NotFound, match="no adapter 'latest'"):
@@ -66,24 +66,23 @@ async def nothing() -> Parts:
 
 @pytest.mark.parametrize(("caller", "model"), [(SEARCH, "big"), (EVERYBODY, "small")])
 @pytest.mark.parametrize("messages", ["[]", "[{}]"])
-async def test_the_model_leaves_whose_adapter_the_team_means(
+async def test_a_keep_alive_of_0_unloads_the_base_of_the_teams_own_adapter(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, caller: Caller, model: str, messages: str
 ) -> None:
-    """It was the one that the team `default` means by the name."""
-    left: list[str] = []
+    """It used to unload the base of the adapter that has this name in the team `default`."""
+    unloaded: list[str] = []
 
     async def unload(name: str) -> None:
-        left.append(name)
+        unloaded.append(name)
 
     monkeypatch.setattr(gateway.gateway.services.models, "unload", unload)
     body = b'{"model": "legal", "keep_alive": 0, "messages": %s}' % messages.encode()
     async for _ in keep_alive.apply_keep_alive("/api/chat", gateway.gateway, caller, body, nothing()):
         pass
-    assert left == [model]
+    assert unloaded == [model]
 
 
-async def test_one_version_is_removed_where_one_is_named(gateway: FakeGateway) -> None:
-    """All of them were."""
+async def test_only_the_named_version_is_removed(gateway: FakeGateway) -> None:
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         for name, status, left in (("one@v3", 404, 2), ("one@v1:latest", 200, 1), ("one", 200, 0)):

@@ -1,4 +1,4 @@
-"""Ollama's dialect: the request as vLLM gets it, the answer as Ollama writes it, and refusals."""
+"""Ollama's dialect: requests as sent to vLLM, answers as Ollama writes them, and refusals."""
 
 import json
 from collections.abc import AsyncIterator
@@ -33,10 +33,10 @@ CALL = {"function": {"name": "set_fan", "arguments": {"speed": 2}}}
 
 
 def able(folder: Path, **flags: Any) -> FakeGateway:
-    """Its chat model has these flags, and a config.json that says that it sees."""
+    """Return a gateway whose chat model has these flags, and a config.json of a model with vision."""
     (folder / "config.json").write_text('{"vision_config": {}}')
-    one = recipe("chat", "chat")
-    return FakeGateway(folder, [one.model_copy(update={"engine": EngineSpec(name="vllm", flags=flags)})])
+    chat_recipe = recipe("chat", "chat")
+    return FakeGateway(folder, [chat_recipe.model_copy(update={"engine": EngineSpec(name="vllm", flags=flags)})])
 
 
 def streams(
@@ -110,7 +110,7 @@ def sent(gateway: FakeGateway, path: str = "/v1/chat/completions") -> dict[str, 
     ],
     ids=str,
 )
-async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, expected: Any) -> None:
+async def test_a_chat_is_translated_for_vllm(tmp_path: Path, more: Any, expected: Any) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes", reasoning_parser="qwen3")
     streams(gateway, delta(content="a", finish="stop"))
     response = await post(gateway, "/api/chat", {**REQUEST, **more})
@@ -127,7 +127,7 @@ async def test_a_keep_alive_is_a_duration(tmp_path: Path, value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["5 minutes", "forever", "5x", "m", "-", "5m5", "1e3", True, [5]])
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings"])
-async def test_what_is_no_duration_is_refused(gateway: FakeGateway, path: str, value: Any) -> None:
+async def test_a_keep_alive_that_is_no_duration_is_refused(gateway: FakeGateway, path: str, value: Any) -> None:
     body = {"model": "chat", "messages": MESSAGES, "prompt": "a", "input": "a", "keep_alive": value}
     response = await post(gateway, path, body)
     assert response.status_code == 400
@@ -152,8 +152,8 @@ async def test_a_last_message_of_the_assistant_is_continued(tmp_path: Path, last
     assert fields.items() <= sent(gateway).items() if continues else not fields.keys() & sent(gateway).keys()
 
 
-async def test_a_shorter_context_is_reported_once_for_the_target_that_answers() -> None:
-    """A router's fall-back may have a longer one than the target that failed."""
+async def test_the_warning_of_a_short_context_is_about_the_target_that_answers() -> None:
+    """A router's fall-back may have a longer context than the target that failed."""
     path = {endpoint.path: endpoint for endpoint in ENDPOINTS}["/api/chat"]
     parsed = path.parse(json.dumps({**REQUEST, "options": {"num_ctx": 1000, "mirostat": 1}}).encode(), {})
     target: Any = SimpleNamespace(model="chat", abilities=frozenset(Ability))
@@ -172,7 +172,7 @@ async def test_a_shorter_context_is_reported_once_for_the_target_that_answers() 
     assert reported == [None, *(f"num_ctx: the model's context has {context} tokens" for context in (400, 500)), None]
 
 
-async def test_a_name_of_no_option_fits_into_a_header(gateway: FakeGateway) -> None:
+async def test_odd_names_of_options_do_not_break_the_warning_header(gateway: FakeGateway) -> None:
     streams(gateway, delta(content="a", finish="stop"))
     for odd in ("\u0100", "a\r\nSet-Cookie: x", "x" * 5000):
         response = await post(gateway, "/api/chat", {**REQUEST, "options": {odd: 1, "mirostat": 1}})
@@ -182,7 +182,7 @@ async def test_a_name_of_no_option_fits_into_a_header(gateway: FakeGateway) -> N
         assert "a field of no plain name" in reported
 
 
-async def test_messages_as_vllm_gets_them(tmp_path: Path) -> None:
+async def test_messages_are_translated_for_vllm(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, delta(content="a", finish="stop"))
     stated = [
@@ -203,11 +203,13 @@ async def test_messages_as_vllm_gets_them(tmp_path: Path) -> None:
     assert [one["tool_call_id"], two["tool_call_id"]] == ["call_1_0", "own"]
 
 
-def test_results_find_their_calls_however_many_there_are() -> None:
-    """Each looked through all calls: 360 kB kept every stream waiting for 6 s. Names count how often they are read."""
+def test_finding_the_calls_of_results_takes_linear_time() -> None:
+    """Each result was compared with all calls, so a body of 360 kB delayed every stream by 6 s."""
     compared = 0
 
     class Name(str):
+        """Counts its comparisons."""
+
         __hash__ = str.__hash__
 
         def __eq__(self, other: object) -> bool:
@@ -224,7 +226,7 @@ def test_results_find_their_calls_however_many_there_are() -> None:
     assert compared <= 3 * len(results)
 
 
-async def test_a_generation_as_vllm_gets_it(gateway: FakeGateway) -> None:
+async def test_a_generation_is_translated_for_vllm(gateway: FakeGateway) -> None:
     streams(gateway, {"text": "a", "delta": {"content": "a"}, "finish_reason": "stop"})
     await post(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "system": "brief"})
     assert sent(gateway) == {**SENT, "messages": [{"role": "system", "content": "brief"}, *MESSAGES]}
@@ -237,7 +239,7 @@ async def test_a_generation_as_vllm_gets_it(gateway: FakeGateway) -> None:
 async def test_a_raw_prompt_is_answered_until_the_context_ends(
     tmp_path: Path, options: dict[str, int], most: int
 ) -> None:
-    """vLLM's completions end after 16 tokens where no number is named. Of one that nobody named there is no warning."""
+    """vLLM's completions end after 16 tokens by default. Cutting a limit that no client set gives no warning."""
     gateway = FakeGateway(tmp_path, [recipe("chat", "chat").model_copy(update={"context_length": 512})])
     streams(gateway, {"text": "a", "finish_reason": "stop"}, warning="max_tokens was cut from 512 to 500")
     response = await post(gateway, "/api/generate", {"model": "chat", "prompt": "a", "raw": True, "options": options})
@@ -274,11 +276,11 @@ async def test_a_refusal_says_what_to_do(gateway: FakeGateway, path: str, body: 
     assert response.status_code == 400
     assert response.json().keys() == {"error"}
     assert word in response.json()["error"]
-    assert gateway.links["chat"].requests == [], "it was not asked"
+    assert gateway.links["chat"].requests == [], "the engine gets no request"
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_errors_of_the_engine_keep_their_words(gateway: FakeGateway, stream: bool) -> None:
+async def test_errors_of_the_engine_keep_their_status_and_message(gateway: FakeGateway, stream: bool) -> None:
     message = "max_tokens=9 is over 'max_model_len'=8."
     body = json.dumps({"error": {"message": message, "code": 400}}).encode()
     for events in ([BadRequest(message)], [ResponseStart(400, "application/json"), Chunk(data=body)]):
@@ -301,14 +303,14 @@ async def test_an_embedding_model_is_loaded_by_a_request_without_text(
 # --- the answer ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 async def test_reasoning_is_passed_on_under_either_name(tmp_path: Path, name: str) -> None:
-    """A provider's are translated into the second."""
+    """Answers of providers are translated to `reasoning_content`."""
     gateway = able(tmp_path, reasoning_parser="qwen3")
     streams(gateway, delta(**{name: "hm"}), delta(content="so"), delta(finish="stop"))
     thought, stated, _ = lines(await post(gateway, "/api/chat", REQUEST))
     assert (thought["message"]["thinking"], stated["message"]["content"]) == ("hm", "so")
 
 
-async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path: Path) -> None:
+async def test_calls_are_sent_whole_though_the_engine_streams_them_in_pieces(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes", reasoning_parser="qwen3")
     streams(
         gateway, delta(role="assistant", content=""), delta(reasoning="hm"), delta(content="so"),
@@ -325,7 +327,7 @@ async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path:
 
 
 async def test_a_stream_has_the_logprobs_of_tokens_without_text_of_their_own(gateway: FakeGateway) -> None:
-    """Half a character, the end of the answer, or what may be the beginning of a stop sequence."""
+    """Such as half a character, the end of the answer, or what may begin a stop sequence."""
 
     def token(byte: int, text: str, finish: str | None = None) -> dict[str, Any]:
         logprob = {"token": chr(byte), "logprob": -0.5, "bytes": [byte], "top_logprobs": []}
@@ -359,16 +361,7 @@ async def test_an_error_ends_a_stream_as_its_last_line(gateway: FakeGateway) -> 
     assert "before it was complete" in lines(await post(gateway, "/api/chat", REQUEST))[-1]["error"]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_the_engines_refusal_keeps_its_status(gateway: FakeGateway, stream: bool) -> None:
-    data = json.dumps({"error": {"message": "too long", "code": 400}}).encode()
-    reported: list[Event] = [ResponseStart(status=400, content_type="application/json"), Chunk(data=data)]
-    gateway.links["chat"].script = lambda _: [*reported, ResponseEnd(usage=Usage())]
-    response = await post(gateway, "/api/chat", {**REQUEST, "stream": stream})
-    assert (response.status_code, response.json()) == (400, {"error": "too long"})
-
-
-def test_the_times_add_up() -> None:
+def test_the_durations_add_up_to_the_total() -> None:
     ticks = iter([10, 100])
     watch = Timings(lambda: next(ticks))
     watch.turn, watch.first = 30, 60
@@ -378,7 +371,7 @@ def test_the_times_add_up() -> None:
 
 
 @pytest.mark.parametrize("first", [{"content": "a"}, {"tool_calls": [{"index": 0, "function": {"name": "f"}}]}])
-def test_a_stream_tells_when_its_prompt_was_read(first: dict[str, Any]) -> None:
+def test_the_prompts_duration_ends_at_the_first_token(first: dict[str, Any]) -> None:
     ticks = iter(range(10, 100, 10))
     writer = Writer("m", is_chat=True, watch=Timings(lambda: next(ticks)))
     writer.watch.turn = 15
@@ -388,7 +381,7 @@ def test_a_stream_tells_when_its_prompt_was_read(first: dict[str, Any]) -> None:
     assert (last.prompt_eval_duration, last.eval_duration) == (20 - 15, 30 - 20)
 
 
-def test_what_a_model_can_do(tmp_path: Path) -> None:
+def test_abilities_follow_from_flags_and_config(tmp_path: Path) -> None:
     def can(task: str, flags: dict[str, Any], folder: Path | None) -> frozenset[Ability]:
         made = recipe("x", task)
         engine = EngineSpec(name=made.engine.name, flags=flags)
@@ -403,16 +396,16 @@ def test_what_a_model_can_do(tmp_path: Path) -> None:
     assert can("chat", {}, tmp_path) == frozenset()
 
 
-async def test_a_model_that_leaves_while_the_list_is_made_is_still_in_it(
+async def test_a_model_removed_while_the_list_is_made_is_still_in_it(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are read beside the loop, on which a model may be removed meanwhile: that was a 500."""
+    """Files are read in a thread, while the event loop may remove a model. This was a 500."""
 
-    def listed_and_gone(*reported: Any) -> OllamaModel:
+    def remove_and_list(*reported: Any) -> OllamaModel:
         gateway.entries.clear()
         return model_entry(*reported)
 
-    monkeypatch.setattr(models, "model_entry", listed_and_gone)
+    monkeypatch.setattr(models, "model_entry", remove_and_list)
     transport = httpx.ASGITransport(app=application(gateway), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         response = await client.get("/api/tags")
@@ -420,7 +413,7 @@ async def test_a_model_that_leaves_while_the_list_is_made_is_still_in_it(
     assert [one["name"] for one in response.json()["models"]] == ["chat:latest", "embed:latest"]
 
 
-def test_a_router_has_the_name_that_copilot_shows() -> None:
+def test_a_router_has_the_name_that_copilot_displays() -> None:
     card = RouterCardView(
         id="auto",
         created=0,

@@ -1,4 +1,4 @@
-"""Classes and deadlines as clients say them."""
+"""Service classes and deadlines that clients request."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ def given(caller: Caller, body: dict[str, Any], header: str | None = None, path:
         (HIGH, {"service_tier": "standard_only"}, None, INTERACTIVE),
     ],
 )
-def test_the_class_that_is_given(
+def test_the_class_follows_from_the_caller_and_its_request(
     caller: Caller, body: dict[str, Any], header: str | None, expected: ServiceClass
 ) -> None:
     assert given(caller, body, header).service_class is expected
@@ -56,19 +56,19 @@ def test_an_open_server_grants_the_requested_class() -> None:
     assert context_of_headers("r", [(b"x-tier", b"critical")]).service_class is CRITICAL
 
 
-def test_a_line_of_a_batch_stays_batch() -> None:
+def test_a_line_of_a_batch_keeps_the_class_batch() -> None:
     line = RequestContext("r", HIGH, BATCH, source="batch")
     assert read(line, CHAT, b'{"service_tier":"priority"}')[0].service_class is BATCH
 
 
 @pytest.mark.parametrize("body", [{"service_tier": "gold"}, {"service_tier": 5}, {"x-tier": "gold"}, {"x-tier": []}])
-def test_what_is_no_class_is_refused(body: dict[str, Any]) -> None:
+def test_unknown_classes_are_refused(body: dict[str, Any]) -> None:
     with pytest.raises(BadRequest) as error:
         given(HIGH, body)
     assert error.value.param == next(iter(body))
 
 
-def test_words_that_are_ours_do_not_reach_an_engine() -> None:
+def test_fields_of_the_class_do_not_reach_an_engine() -> None:
     context = RequestContext("r")
     assert read(context, CHAT, b'{"a":1,"x-tier":"batch","service_tier":"flex"}')[1] == b'{"a":1}'
     assert read(context, "/v1/rerank", b'{"a":1,"x-tier":"batch"}')[1] == b'{"a":1}'
@@ -77,12 +77,12 @@ def test_words_that_are_ours_do_not_reach_an_engine() -> None:
     assert read(context, CHAT, b'{"a":')[1] == b'{"a":'
 
 
-def test_the_answer_tells_the_class_where_the_client_named_one() -> None:
+def test_only_a_service_tier_is_echoed_in_the_answer() -> None:
     assert given(HIGH, {"service_tier": "auto"}).hints.echoes_class
     assert not given(HIGH, {"x-tier": "batch"}).hints.echoes_class
 
 
-def test_what_a_body_tells_of_its_work() -> None:
+def test_the_size_of_the_work_is_read_from_the_body() -> None:
     context = RequestContext("r")
     picture = b'{"image":"data:image/png;base64,' + b"A" * 5000 + b'","max_tokens":7}'
     hints = read(context, CHAT, picture)[0].hints
@@ -93,19 +93,19 @@ def test_what_a_body_tells_of_its_work() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf", "1e9", ""])
-def test_a_timeout_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_timeout_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="X-Request-Timeout"):
         context_of_headers("r", [(b"x-request-timeout", text.encode())])
     assert context_of_headers("r", [(b"x-stainless-read-timeout", text.encode())]).first_by is None
 
 
-def test_deadlines() -> None:
+def test_the_deadline_is_the_requests_own_or_the_keys() -> None:
     context = context_of_headers("r", [(b"x-request-timeout", b"30"), (b"x-stainless-read-timeout", b"600")])
     assert (context.deadline, context.first_by) == (context.arrived + 30, context.arrived + 600)
     assert context.begin_by == context.deadline
     hurried = replace(USUAL, timeout=5.0)
-    assert with_caller(context, hurried).deadline == context.arrived + 30, "the request's own counts"
+    assert with_caller(context, hurried).deadline == context.arrived + 30, "the request's own timeout has priority"
     usual = context_of_headers("r", [(b"x-stainless-read-timeout", b"600")])
     assert with_caller(usual, hurried).deadline == usual.arrived + 5
-    assert with_caller(usual, USUAL).deadline is None, "an SDK's own time ends no stream"
+    assert with_caller(usual, USUAL).deadline is None, "an SDK's read timeout ends no stream"
     assert context_of_headers("r", []).begin_by is None

@@ -1,4 +1,4 @@
-"""A stream that is silent, as while a long call is written, keeps its connection: by a ping or a comment."""
+"""A silent stream, such as while a long tool call is written, keeps its connection by pings or comments."""
 
 import asyncio
 import json
@@ -18,17 +18,17 @@ FIRST, LAST = b"event: a\ndata: {}\n\n", b"event: b\ndata: {}\n\n"
 
 
 class Listener(Wire):
-    """Opens the engine's gate after the third piece of a body: the first event, and two that keep the connection."""
+    """Opens the engine's gate after the third part of the body: the first event and two pings or comments."""
 
     gateway: FakeGateway
 
     async def send(self, message: Any) -> None:
         await super().send(message)
-        if len([one for one in self.sent if one.get("body")]) == 3:
+        if len([message for message in self.sent if message.get("body")]) == 3:
             self.gateway.links["chat"].gate.set()
 
 
-async def listened(folder: Path, path: str, first: bytes) -> bytes:
+async def stream_with_silence(folder: Path, path: str, first: bytes) -> bytes:
     gateway = FakeGateway(folder)
     link = gateway.links["chat"]
     events: Sequence[Event] = [
@@ -52,17 +52,17 @@ async def listened(folder: Path, path: str, first: bytes) -> bytes:
         ("/v1/responses", b": keep-alive\n\n"),
     ],
 )
-async def test_each_dialect_in_its_way(
+async def test_silence_is_filled_in_the_way_of_each_dialect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, keeps: bytes
 ) -> None:
     monkeypatch.setattr(sending, "SILENCE_SECONDS", 0.0)
-    text = await listened(tmp_path, path, FIRST)
+    text = await stream_with_silence(tmp_path, path, FIRST)
     assert text.startswith(FIRST + keeps)
     assert text.endswith(LAST)
     assert text.replace(keeps, b"") == FIRST + LAST, "nothing else, and never inside an event"
 
 
-async def test_half_an_event_is_not_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_comment_is_written_inside_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "SILENCE_SECONDS", 0.0)
     sent: list[bytes] = []
 

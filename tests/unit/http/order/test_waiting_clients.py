@@ -1,4 +1,4 @@
-"""What a client that waits for a load gets: preferences, progress comments, errors in an opened stream."""
+"""Clients that wait for a load: preferences, progress comments, and errors in a stream that has begun."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ RECIPE = Recipe.model_validate(
         ([(b"prefer", b"handling=strict, wait=3")], Preference(wait=3.0, strict=True)),
     ],
 )
-def test_headers_to_preference(headers: list[tuple[bytes, bytes]], expected: Preference) -> None:
+def test_preferences_are_read_from_headers(headers: list[tuple[bytes, bytes]], expected: Preference) -> None:
     assert parse_preference(headers) == expected
 
 
@@ -66,31 +66,31 @@ async def collect(answer: Parts) -> list[Part]:
     return [part async for part in answer]
 
 
-async def test_comments_tell_the_progress_until_the_answer_comes() -> None:
-    there = asyncio.Event()
+async def test_comments_report_the_progress_until_the_answer_begins() -> None:
+    loaded = asyncio.Event()
 
     async def answer() -> Parts:
-        await there.wait()
+        await loaded.wait()
         yield Head(200, "text/event-stream")
         yield b"data: 1\n\n"
 
     stream = with_progress("m", lambda: LoadProgress("weights", 0.4), answer(), LIMITS)
-    assert await anext(stream) == Head(200, STREAM, {**NO_CACHE, **LIMITS}), "what is left is told before anything"
+    assert await anext(stream) == Head(200, STREAM, {**NO_CACHE, **LIMITS}), "what is left of the limits comes first"
     assert await anext(stream) == b": m weights 40%\n\n"
-    there.set()
+    loaded.set()
     assert [part async for part in stream if part != b": m weights 40%\n\n"] == [b"data: 1\n\n"]
 
 
 @pytest.mark.parametrize(("dialect", "name"), [(Dialect.OPENAI, b""), (Dialect.ANTHROPIC, b"event: error\n")])
 async def test_an_engines_error_body_becomes_an_event(dialect: Dialect, name: bytes) -> None:
-    """Anthropic's clients pass over an event without a name: the refusal looked like an empty answer."""
+    """Anthropic's clients ignore events without a name, so the refusal looked like an empty answer."""
     answer = parts(Head(400, "application/json"), b'{"error":{}}')
     found = await collect(with_progress("m", lambda: None, answer, {}, dialect))
     assert found[0] == Head(200, STREAM, NO_CACHE)
     assert found[-1] == name + b'data: {"error":{}}\n\n'
 
 
-async def test_who_leaves_while_the_model_loads_ends_the_wait() -> None:
+async def test_a_client_that_leaves_during_a_load_ends_the_wait() -> None:
     began, left = asyncio.Event(), asyncio.Event()
 
     async def answer() -> Parts:
@@ -110,7 +110,7 @@ async def test_who_leaves_while_the_model_loads_ends_the_wait() -> None:
 
 
 class Wire:
-    """One request to the application, whose client stays, or is gone at once."""
+    """One request to the application, whose client stays, or disconnects at once if `gone`."""
 
     def __init__(self, gateway: FakeGateway, *, gone: bool = False) -> None:
         self.gateway, self.gone = gateway, gone
@@ -141,7 +141,7 @@ async def gateway(tmp_path: Path) -> FakeGateway:
 CHAT = {"model": "chat", "messages": [], "max_tokens": 1}
 
 
-async def test_an_error_is_the_opened_streams_last_event(gateway: FakeGateway) -> None:
+async def test_an_error_is_the_last_event_of_a_stream_that_has_begun(gateway: FakeGateway) -> None:
     gateway.entries["chat"].state, gateway.refuse = ModelState.LOADING, EngineFailed("no weights")
     wire = Wire(gateway)
     await wire.ask("/v1/chat/completions", {**CHAT, "stream": True}, preference=Preference(progress=True))
@@ -150,7 +150,7 @@ async def test_an_error_is_the_opened_streams_last_event(gateway: FakeGateway) -
     assert wire.messages[-1]["more_body"] is False
 
 
-async def test_who_does_not_want_to_wait_gets_202_and_an_address(gateway: FakeGateway) -> None:
+async def test_a_request_with_respond_async_gets_202_and_a_status_url(gateway: FakeGateway) -> None:
     gateway.entries["chat"].state, gateway.entries["chat"].load_seconds = ModelState.ABSENT, 3.2
     wire = Wire(gateway)
     await wire.ask("/v1/chat/completions", CHAT, preference=Preference(respond_async=True))
@@ -173,7 +173,7 @@ async def test_an_error_before_the_answer_keeps_its_status_and_dialect(gateway: 
     }
 
 
-async def test_an_unmapped_error_is_a_500_without_its_words(gateway: FakeGateway) -> None:
+async def test_an_unmapped_error_is_a_500_without_its_message(gateway: FakeGateway) -> None:
     def broken(_request: Any) -> Any:
         raise KeyError("a secret prompt")
 
@@ -198,7 +198,7 @@ def test_the_remaining_time_shrinks_with_the_progress() -> None:
     assert model.remaining_load_seconds == 2.0
 
 
-def test_one_that_falls_asleep_comes_back_by_a_wake_and_not_by_a_load() -> None:
+def test_a_model_falling_asleep_returns_after_its_sleep_and_a_wake() -> None:
     falls = entry(
         state=ModelState.DRAINING, falling_asleep=True, measured_first_sleep=16.0, measured_wake=2.0,
         asleep_since=100.0, clock=lambda: 101.0,
@@ -206,7 +206,7 @@ def test_one_that_falls_asleep_comes_back_by_a_wake_and_not_by_a_load() -> None:
     assert falls.remaining_load_seconds == 17.0
 
 
-def test_how_long_files_take_to_come_does_not_shorten_the_load_after_it() -> None:
+def test_the_progress_of_a_download_does_not_shorten_the_load_after_it() -> None:
     fetched = entry(progress=Progress(phase="fetching", fraction=0.9), state=ModelState.LOADING)
     assert fetched.remaining_load_seconds == 4.0
 
@@ -222,17 +222,17 @@ async def test_a_request_that_would_wait_too_long_learns_the_expected_wait(tmp_p
     assert (found.status, error["code"], error["predicted_wait_seconds"]) == (429, "deadline_unreachable", 40.0)
 
 
-def test_pictures_do_not_make_texts_look_long() -> None:
-    """Their tokens are many, and their bytes are not in the size: a text is never more tokens than bytes."""
-    foresight = WorkEstimator(Task.CHAT)
+def test_pictures_do_not_raise_the_estimate_for_texts() -> None:
+    """Pictures have many tokens but their bytes are not in the size, while texts never have more tokens than bytes."""
+    estimator = WorkEstimator(Task.CHAT)
     for _ in range(100):
-        foresight.learn(150, "", Usage(prompt_tokens=1300, completion_tokens=5))
-    assert foresight.prompt(4000) == 1000, "nothing is learnt from them: they would all look four times as long"
+        estimator.learn(150, "", Usage(prompt_tokens=1300, completion_tokens=5))
+    assert estimator.prompt(4000) == 1000, "the default, as nothing is learnt from pictures"
 
 
-def test_a_reranker_may_read_more_tokens_than_its_request_has_bytes() -> None:
-    """It reads the query again beside each document: such requests were taken for a tenth of what they are."""
-    foresight = WorkEstimator(Task.RERANK)
+def test_a_reranker_may_have_more_tokens_than_bytes() -> None:
+    """It reads the query again with each document. Such requests were underestimated ten times."""
+    estimator = WorkEstimator(Task.RERANK)
     for _ in range(100):
-        foresight.learn(1_000, "", Usage(prompt_tokens=10_000))
-    assert foresight.prompt(1_000) > 9_000
+        estimator.learn(1_000, "", Usage(prompt_tokens=10_000))
+    assert estimator.prompt(1_000) > 9_000

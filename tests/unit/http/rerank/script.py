@@ -1,4 +1,4 @@
-"""What the scripted reranker answers, and short functions that call it."""
+"""The answers of a scripted reranker, and the requests that it got."""
 
 from typing import Any
 

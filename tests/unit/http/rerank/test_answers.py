@@ -20,7 +20,9 @@ def scripted(gateway: FakeGateway) -> None:
 
 # --- Jina ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
-async def test_jinas_answer(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
+async def test_jinas_answer_is_ordered_and_has_usage(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str
+) -> None:
     response = await client.post(path, json=body())
     assert response.status_code == 200
     found = response.json()
@@ -34,7 +36,7 @@ async def test_jinas_answer(client: httpx.AsyncClient, gateway: FakeGateway, pat
     assert gateway.outcomes() == {("rerank", path, "ok"): 1.0}
 
 
-async def test_top_n_return_documents_and_raw_scores(client: httpx.AsyncClient) -> None:
+async def test_top_n_return_documents_and_raw_scores_are_honoured(client: httpx.AsyncClient) -> None:
     found = (await client.post("/v1/rerank", json=body(top_n=2, return_documents=False, raw_scores=True))).json()
     assert found["results"] == [
         {"index": 1, "relevance_score": sigmoid(3.0), "raw_score": 3.0},
@@ -44,8 +46,8 @@ async def test_top_n_return_documents_and_raw_scores(client: httpx.AsyncClient) 
     assert len((await client.post("/v1/rerank", json=body(top_n=99))).json()["results"]) == 3
 
 
-async def test_the_request_of_ragflow_for_xinference(client: httpx.AsyncClient) -> None:
-    """It writes booleans as strings, and reads the count of tokens from `meta`."""
+async def test_ragflows_request_for_xinference_is_accepted(client: httpx.AsyncClient) -> None:
+    """RAGFlow writes booleans as strings, and reads the token count from `meta`."""
     found = (await client.post("/v1/rerank", json=body(return_documents="true", return_len="true"))).json()
     assert [result["document"]["text"] for result in found["results"]] == ["high", "middle", "low"]
     assert found["meta"] == {"tokens": {"input_tokens": 30, "output_tokens": 0}}
@@ -54,7 +56,7 @@ async def test_the_request_of_ragflow_for_xinference(client: httpx.AsyncClient) 
     assert "meta" not in found
 
 
-async def test_objects_and_rank_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_documents_may_be_objects_with_rank_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     documents = [{"text": "high", "url": "u"}, "low"]
     found = (await client.post("/v1/rerank", json=body(query={"text": "q"}, documents=documents))).json()
     assert engine_request(gateway).documents == ["high", "low"]
@@ -67,7 +69,7 @@ async def test_objects_and_rank_fields(client: httpx.AsyncClient, gateway: FakeG
     assert engine_request(gateway).documents == ["title: T\nyear: 1999"]
 
 
-async def test_long_documents_are_reported(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_chunks_of_long_documents_are_reported(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     response = await client.post("/v1/rerank", json=body(documents=["a§b§c", "low"]))
     assert response.headers["x-roundhouse-chunks"] == "4"
     assert response.json()["results"][0]["chunks"] == 3
@@ -128,10 +130,10 @@ async def test_jinas_faults_are_400(client: httpx.AsyncClient, more: Any, param:
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
     assert response.json()["error"]["type"] == "invalid_request_error"
-    assert response.json()["detail"] == response.json()["error"]["message"]  # where Jina's clients look
+    assert response.json()["detail"] == response.json()["error"]["message"]  # read by Jina's clients
 
 
-async def test_a_model_must_be_named_where_the_vendors_want_it(client: httpx.AsyncClient) -> None:
+async def test_a_model_must_be_named_where_the_vendors_require_it(client: httpx.AsyncClient) -> None:
     expected = {"query": "q", "documents": ["x"]}
     for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
         response = await client.post(path, json=expected)
@@ -139,13 +141,13 @@ async def test_a_model_must_be_named_where_the_vendors_want_it(client: httpx.Asy
         assert "'model'" in response.text
 
 
-async def test_2048_documents_are_taken(client: httpx.AsyncClient) -> None:
+async def test_2048_documents_are_accepted(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/rerank", json=body(documents=["x"] * 2048))
     assert [item["index"] for item in response.json()["results"]] == list(range(2048)), "ties keep the client's order"
 
 
 # --- Cohere --------------------------------------------------------------------------------------------------------
-async def test_coheres_answer(client: httpx.AsyncClient) -> None:
+async def test_coheres_answer_has_billed_units_and_warnings(client: httpx.AsyncClient) -> None:
     found = (await client.post("/v2/rerank", json=body(top_n=1, max_tokens_per_doc=4096, priority=1))).json()
     assert found["results"] == [{"index": 1, "relevance_score": sigmoid(3.0)}]
     assert found["id"]
@@ -170,13 +172,13 @@ async def test_coheres_answer(client: httpx.AsyncClient) -> None:
         ({"model": "nobody"}, 404),
     ],
 )
-async def test_coheres_faults(client: httpx.AsyncClient, more: Any, status: int) -> None:
+async def test_coheres_faults_have_its_shape(client: httpx.AsyncClient, more: Any, status: int) -> None:
     response = await client.post("/v2/rerank", json=body(**more))
     assert response.status_code == status
     assert response.json().keys() == {"message"}
 
 
-async def test_coheres_client(cohere_client: cohere.AsyncClientV2) -> None:
+async def test_coheres_client_reads_answers_and_errors(cohere_client: cohere.AsyncClientV2) -> None:
     found = await cohere_client.rerank(model="rerank", query="q", documents=DOCUMENTS, top_n=2)
     assert [(item.index, item.relevance_score) for item in found.results] == [(1, sigmoid(3.0)), (2, sigmoid(0.5))]
     assert found.meta is not None
@@ -205,7 +207,7 @@ async def test_coheres_v1_client_speaks_to_jinas_path(app: FastAPI) -> None:
 
 
 # --- TEI -----------------------------------------------------------------------------------------------------------
-async def test_teis_answer(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_teis_answer_is_an_ordered_list(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     expected = {"query": "q", "texts": DOCUMENTS, "anything": "else"}
     found = (await client.post("/rerank", json=expected)).json()
     assert found == [{"index": i, "score": sigmoid(LOGITS[DOCUMENTS[i]])} for i in (1, 2, 0)]
@@ -219,7 +221,7 @@ async def test_teis_answer(client: httpx.AsyncClient, gateway: FakeGateway) -> N
 @pytest.mark.parametrize(
     "more", [{"texts": []}, {"query": ""}, {"texts": [1]}, {"truncate": True, "truncation_direction": "Left"}]
 )
-async def test_teis_faults(client: httpx.AsyncClient, more: Any) -> None:
+async def test_teis_faults_have_its_shape(client: httpx.AsyncClient, more: Any) -> None:
     response = await client.post("/rerank", json={"query": "q", "texts": DOCUMENTS, **more})
     assert response.status_code == 400
     assert response.json().keys() == {"error", "error_type"}

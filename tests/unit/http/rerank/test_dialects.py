@@ -1,4 +1,4 @@
-"""What holds in each dialect of rerank and score: errors, clients that leave, nonsense, caps, order."""
+"""Properties of every dialect of rerank and score: errors, disconnects, caps and order."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ async def test_errors_have_the_dialects_shape(client: httpx.AsyncClient, gateway
     assert response.json().keys() == keys
     response = await client.post(path, content=b"{")
     assert response.status_code == 400
-    if path != "/rerank":  # before it is read, nobody knows whose client it is
+    if path != "/rerank":  # the dialect of this path is known only from the body
         assert response.json().keys() == keys
 
 
@@ -64,7 +64,7 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
         RerankResult(logits=[1.0] * 3, chunks=[1] * 2, tokens=[1] * 3),
     ],
 )
-async def test_an_engine_that_answers_nonsense_is_500(
+async def test_an_invalid_result_of_the_engine_is_a_500(
     client: httpx.AsyncClient, gateway: FakeGateway, broken: RerankResult
 ) -> None:
     gateway.links["rerank"].script = lambda _: [broken, ResponseEnd(usage=Usage())]

@@ -39,7 +39,7 @@ async def test_pairs_are_grouped_by_query_and_keep_their_order(client: httpx.Asy
     sent = {r.query: r.documents for r in gateway.links["rerank"].requests}
     assert sent == {"a": ["low", "middle"], "b": ["high"]}
     assert [r.document_numbers for r in gateway.links["rerank"].requests] == [[0, 2], [1]], (
-        "so that errors name the right one"
+        "so that errors name the right document"
     )
 
 
@@ -60,7 +60,7 @@ async def test_chunks_of_long_texts_are_reported(
 
 
 @pytest.mark.parametrize("names", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
-async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[str, str]) -> None:
+async def test_both_sides_may_have_vllms_other_names(client: httpx.AsyncClient, names: tuple[str, str]) -> None:
     found = (await client.post("/score", json={names[0]: "q", names[1]: {"text": "high"}})).json()
     assert [item["score"] for item in found["data"]] == [sigmoid(3.0)]
 
@@ -80,7 +80,7 @@ async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[
         ({"text_1": "q", "text_2": "xyz", "max_tokens_per_doc": -2}, "max_tokens_per_doc"),
     ],
 )
-async def test_scores_faults(client: httpx.AsyncClient, expected: Any, param: str) -> None:
+async def test_faults_of_score_requests_name_their_field(client: httpx.AsyncClient, expected: Any, param: str) -> None:
     response = await client.post("/score", json=expected)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param

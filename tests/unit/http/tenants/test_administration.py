@@ -1,4 +1,4 @@
-"""`client.admin.organization` of OpenAI's SDK against our administration; each answer is held against its types."""
+"""`client.admin.organization` of OpenAI's SDK against our administration; answers are validated by its types."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ from tests.unit.http.fakes import FakeGateway, application
 
 
 class Served:
-    """An open server on which nobody has made a key; `raw` are the answers as they came."""
+    """An open server without keys. `raw` has the bodies of its answers."""
 
     def __init__(self, folder: Path, **more: Any) -> None:
         self.limiter, self.ledger = Limiter(), Ledger(folder / "data")
@@ -58,7 +58,7 @@ class Served:
         self.raw.append(answer.json())
 
     def check(self, *kinds: Any) -> None:
-        """The last answers are of these kinds, strictly; a list, each of its rows."""
+        """Validate the last answers, or the rows of lists, strictly as these kinds."""
         for kind, value in zip(kinds, self.raw[-len(kinds) :], strict=True):
             for row in value["data"] if value.get("object") == "list" else [value]:
                 assert faults(kind, row) == []
@@ -73,7 +73,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     await made.watch.close()
 
 
-async def test_projects(served: Served) -> None:
+async def test_projects_are_teams(served: Served) -> None:
     projects = served.organization.projects
     made = await projects.create(name="Search & ranking")
     assert (made.id, made.name, made.status) == ("search-ranking", "Search & ranking", "active")
@@ -93,14 +93,14 @@ async def test_projects(served: Served) -> None:
         await projects.create(name="???")
 
 
-async def test_a_project_may_be_called_anything(served: Served) -> None:
-    """One without a letter of a-z could not be made, and the SDK gives no id."""
+async def test_a_project_may_have_any_name(served: Served) -> None:
+    """A name without a letter of a-z was refused, although the SDK sends no id."""
     made = [await served.organization.projects.create(name=name) for name in ("\u6771\u4eac", "\u5927\u962a")]
     assert [(one.id, one.name) for one in made] == [("project", "\u6771\u4eac"), ("project-2", "\u5927\u962a")]
 
 
 async def test_an_archived_team_gets_no_service_account(served: Served) -> None:
-    """It would be left without the key that it was made with."""
+    """The account would exist without the key that is made with it."""
     projects = served.organization.projects
     await projects.create(name="search")
     await projects.archive("search")
@@ -110,13 +110,13 @@ async def test_an_archived_team_gets_no_service_account(served: Served) -> None:
     assert [one async for one in projects.service_accounts.list("search")] == []
 
 
-async def test_service_accounts_and_keys(served: Served) -> None:
+async def test_keys_belong_to_service_accounts_of_their_team(served: Served) -> None:
     organization = served.organization
     await organization.projects.create(name="search")
     accounts, keys = organization.projects.service_accounts, organization.projects.api_keys
     made = await accounts.create("search", name="nightly")
     assert made.api_key is not None
-    assert served.watch.identify([made.api_key.value]).team == "search", "it counts before its answer is there"
+    assert served.watch.identify([made.api_key.value]).team == "search", "it is valid before its answer arrives"
     served.check(ServiceAccountCreateResponse)
     second = await accounts.api_keys.create(made.id, project_id="search", name="b", expires_in_seconds=60)
     served.check(APIKeyCreateResponse)
@@ -155,7 +155,7 @@ async def test_service_accounts_and_keys(served: Served) -> None:
         served.watch.identify([made.api_key.value])
 
 
-async def test_admin_keys(served: Served) -> None:
+async def test_admin_keys_have_the_scope_admin(served: Served) -> None:
     keys = served.organization.admin_api_keys
     made = await keys.create(name="ops")
     served.check(AdminAPIKeyCreateResponse)
@@ -168,8 +168,8 @@ async def test_admin_keys(served: Served) -> None:
     served.check(AdminAPIKeyDeleteResponse)
 
 
-async def test_the_last_admin_key_stays(served: Served) -> None:
-    """Over HTTP nobody could have made another. Nor does it go with its account, its team or its scope."""
+async def test_the_last_admin_key_cannot_be_removed(served: Served) -> None:
+    """Without it no key could be made over HTTP. Its account, team and scope cannot be removed either."""
     projects = served.organization.projects
     admins, keys, accounts = served.organization.admin_api_keys, projects.api_keys, projects.service_accounts
     first = await admins.create(name="ops")
@@ -195,7 +195,7 @@ async def test_the_last_admin_key_stays(served: Served) -> None:
     await projects.archive("search")
 
 
-async def test_spend_limits(served: Served) -> None:
+async def test_a_project_has_one_spend_limit(served: Served) -> None:
     await served.organization.projects.create(name="search")
     spend = served.organization.projects.spend_limit
     with pytest.raises(openai.NotFoundError) as missing:
@@ -212,7 +212,7 @@ async def test_spend_limits(served: Served) -> None:
     assert error.value.param == "currency"
 
 
-async def test_costs(served: Served) -> None:
+async def test_costs_are_grouped_by_project_and_line_item(served: Served) -> None:
     await served.organization.projects.create(name="search")
     entry = Entry("a", "a", 1, 5.0, "search", "key00001", "/v1/chat/completions", "chat", "r", "sql@sha256:1",
                   "interactive", "api")  # fmt: skip
@@ -230,13 +230,13 @@ async def test_costs(served: Served) -> None:
         await served.organization.usage.costs(start_time=0, group_by=["user_id"])
 
 
-async def test_projects_of_one_name_that_are_made_at_once_are_all_made(served: Served) -> None:
+async def test_projects_of_one_name_created_at_once_get_ids_of_their_own(served: Served) -> None:
     made = await asyncio.gather(*(served.organization.projects.create(name="search") for _ in range(8)))
     assert {one.id for one in made} == {"search", *(f"search-{n}" for n in range(2, 9))}
 
 
-async def test_a_list_goes_on_behind_what_was_deleted_meanwhile(served: Served) -> None:
-    """Who deletes what he reads would get the first page again and again."""
+async def test_a_list_continues_after_an_entry_that_has_been_deleted(served: Served) -> None:
+    """A client that deletes entries as it reads them would get the first page forever."""
     projects = served.organization.projects
     ids = [(await projects.create(name=f"team {n}")).id for n in range(4)]
     seen = []

@@ -1,4 +1,4 @@
-"""No client has a whole answer before the ledger has its end: a server that is killed between them cannot miss it."""
+"""The last event of an answer is sent after its end is in the ledger, so that a kill between them loses nothing."""
 
 import asyncio
 import json
@@ -14,9 +14,9 @@ from registry.errors import EngineFailed
 from tenants.ledger.table import LedgerTable
 from tests.unit.http.audio.script import SCRIPT, WAV
 from tests.unit.http.fakes import Wire
-from tests.unit.http.tenants.test_usage import BODY, END, PATH, STREAM, LedgerRig, kept, limiter
+from tests.unit.http.tenants.test_usage import BODY, END, PATH, STREAM, LedgerRig, limiter, rig
 
-__all__ = ["kept", "limiter"]
+__all__ = ["limiter", "rig"]
 
 
 def event(data: object, name: str = "") -> bytes:
@@ -38,11 +38,11 @@ STREAMS = {
     "/api/chat": (event(WORD) + event(FINISH) + DONE, b'{"model":"chat"'),
     "/generate_stream": (event({"choices": [TOKEN]}) + event({"choices": [LAST]}) + DONE, b'data:{"index":2'),
 }
-"""What the engine says, and how what is held back begins."""
+"""The engine's data by path, and how the last event, which is delayed, begins."""
 
 
 class Gate:
-    """Ends of requests are not written until it opens."""
+    """Delays the ledger's writes of ends until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, write = threading.Event(), LedgerTable.write
@@ -60,47 +60,47 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(monkeypatch)
 
 
-def wire_of(kept: LedgerRig, path: str, data: bytes = b"") -> Wire:
-    kept.gateway.links["chat"].script = lambda _: [STREAM, Chunk(data=data), END]
+def wire_of(rig: LedgerRig, path: str, data: bytes = b"") -> Wire:
+    rig.gateway.links["chat"].script = lambda _: [STREAM, Chunk(data=data), END]
     requested = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "stream": True, "inputs": "a"}
-    return Wire(kept.app, path, [json.dumps(requested).encode()])
+    return Wire(rig.app, path, [json.dumps(requested).encode()])
 
 
 def sent(wire: Wire) -> bytes:
     return b"".join(message.get("body", b"") for message in wire.sent)
 
 
-async def seen_before_the_end(kept: LedgerRig, gate: Gate, wire: Wire) -> tuple[bytes, bytes]:
-    """What the client has while the end of its request is not written; what comes then."""
+async def received_before_and_after_the_write(rig: LedgerRig, gate: Gate, wire: Wire) -> tuple[bytes, bytes]:
+    """Return what the client receives before the end of its request is written, and what afterwards."""
     task = asyncio.create_task(wire.run())
     try:
-        while not kept.gateway.records.all:
+        while not rig.gateway.records.all:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not task.done()
         before = sent(wire)
-        assert [row.state for row in kept.rows()] == ["open"]
+        assert [row.state for row in rig.rows()] == ["open"]
     finally:
         gate.open.set()
     await task
-    (row,) = kept.rows()
+    (row,) = rig.rows()
     assert (row.state, row.end) == ("settled", "done")
     return before, sent(wire)[len(before) :]
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_the_last_event_waits_for_the_ledger_and_no_other(kept: LedgerRig, gate: Gate, path: str) -> None:
-    data, last = STREAMS[path]
-    before, held = await seen_before_the_end(kept, gate, wire_of(kept, path, data))
+async def test_only_the_last_event_waits_for_the_ledger(rig: LedgerRig, gate: Gate, path: str) -> None:
+    data, expected = STREAMS[path]
+    before, last_event = await received_before_and_after_the_write(rig, gate, wire_of(rig, path, data))
     assert before
-    assert held.startswith(last)
+    assert last_event.startswith(expected)
 
 
-async def test_without_keys_and_limits_no_event_waits(kept: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row is nobody's bill there: what the engine says in one piece leaves in one, while the engine works on."""
-    sink: Any = kept.gateway.gateway._ledger
+async def test_without_keys_and_limits_no_event_waits(rig: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are not billed there, so the engine's data is passed on at once, the last event included."""
+    sink: Any = rig.gateway.gateway._ledger
     monkeypatch.setattr(sink, "_is_lenient", lambda: True)
-    link, wire = kept.gateway.links["chat"], wire_of(kept, PATH)
+    link, wire = rig.gateway.links["chat"], wire_of(rig, PATH)
     link.script = lambda _: [STREAM, Chunk(data=event(FINISH) + DONE), END]
     link.gate.clear()
     link.free = 2
@@ -109,30 +109,30 @@ async def test_without_keys_and_limits_no_event_waits(kept: LedgerRig, monkeypat
     assert [message["body"] for message in wire.sent if message.get("body")] == [event(FINISH) + DONE]
     link.gate.set()
     await task
-    await kept.ledger.flush()
-    assert [row.end for row in kept.rows()] == ["done"]
+    await rig.ledger.flush()
+    assert [row.end for row in rig.rows()] == ["done"]
 
 
-async def test_a_transcripts_last_event_waits_too(kept: LedgerRig, gate: Gate) -> None:
-    kept.gateway.links["speech"].script = lambda _: SCRIPT
+async def test_the_last_event_of_a_transcript_waits_too(rig: LedgerRig, gate: Gate) -> None:
+    rig.gateway.links["speech"].script = lambda _: SCRIPT
     form = httpx.Request("POST", "http://test", data={"model": "speech", "stream": "true"}, files={"file": WAV})
-    wire = Wire(kept.app, "/v1/audio/transcriptions", [form.read()], dict(form.headers))
-    before, held = await seen_before_the_end(kept, gate, wire)
+    wire = Wire(rig.app, "/v1/audio/transcriptions", [form.read()], dict(form.headers))
+    before, last_event = await received_before_and_after_the_write(rig, gate, wire)
     assert before.count(b"transcript.text.delta") == 2
-    assert held.startswith(b'data: {"type":"transcript.text.done"')
+    assert last_event.startswith(b'data: {"type":"transcript.text.done"')
 
 
-async def test_an_answer_that_is_no_stream_waits_as_a_whole(kept: LedgerRig, gate: Gate) -> None:
-    """Where a proxy speaks HTTP/1.0, its end would be told by nothing but the connection's."""
-    wire = Wire(kept.app, PATH, [json.dumps(BODY).encode()])
+async def test_an_answer_that_is_no_stream_waits_as_a_whole(rig: LedgerRig, gate: Gate) -> None:
+    """With an HTTP/1.0 proxy only the end of the connection would mark the answer's end."""
+    wire = Wire(rig.app, PATH, [json.dumps(BODY).encode()])
     started = STREAM.__class__(status=200, content_type="application/json")
-    kept.gateway.links["chat"].script = lambda _: [started, Chunk(data=b'{"id":'), Chunk(data=b"1}"), END]
-    assert await seen_before_the_end(kept, gate, wire) == (b"", b'{"id":1}')
+    rig.gateway.links["chat"].script = lambda _: [started, Chunk(data=b'{"id":'), Chunk(data=b"1}"), END]
+    assert await received_before_and_after_the_write(rig, gate, wire) == (b"", b'{"id":1}')
 
 
-async def test_events_come_while_the_engine_works(kept: LedgerRig) -> None:
-    link = kept.gateway.links["chat"]
-    wire = wire_of(kept, PATH)
+async def test_events_are_sent_while_the_engine_works(rig: LedgerRig) -> None:
+    link = rig.gateway.links["chat"]
+    wire = wire_of(rig, PATH)
     link.script = lambda _: [STREAM, Chunk(data=event(WORD)), Chunk(data=DONE), END]
     link.gate.clear()
     link.free = 2
@@ -145,9 +145,11 @@ async def test_events_come_while_the_engine_works(kept: LedgerRig) -> None:
 
 
 @pytest.mark.parametrize("end", [EngineFailed("it broke"), None])
-async def test_an_answer_whose_end_did_not_come_is_not_whole(kept: LedgerRig, end: EngineFailed | None) -> None:
-    """Between its last event and its end the engine fails, or the client leaves."""
-    link, wire = kept.gateway.links["chat"], wire_of(kept, PATH)
+async def test_an_answer_without_an_end_is_sent_without_its_last_event(
+    rig: LedgerRig, end: EngineFailed | None
+) -> None:
+    """The engine fails, or the client leaves, between the last event and the end."""
+    link, wire = rig.gateway.links["chat"], wire_of(rig, PATH)
     events: list[Event | EngineFailed] = [STREAM, Chunk(data=event(WORD) + DONE)]
     link.script = lambda _: [*events, END if end is None else end]
     link.gate.clear()
@@ -156,7 +158,7 @@ async def test_an_answer_whose_end_did_not_come_is_not_whole(kept: LedgerRig, en
     await wire.first.wait()
     (wire.leave if end is None else link.gate).set()
     await task
-    await kept.gateway.gateway.flush()
-    (row,) = kept.rows()
+    await rig.gateway.gateway.flush()
+    (row,) = rig.rows()
     assert DONE not in sent(wire)
     assert row.end == ("cancelled" if end is None else "failed")

@@ -1,4 +1,4 @@
-"""OpenAI's own SDK reads the ledger: pages of buckets."""
+"""OpenAI's SDK reads usage from the ledger in pages of buckets."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -49,7 +49,7 @@ async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
     database.close()
 
 
-async def test_buckets_and_groups(client: openai.AsyncOpenAI) -> None:
+async def test_usage_has_a_bucket_for_each_day_and_row_for_each_group(client: openai.AsyncOpenAI) -> None:
     usage = client.admin.organization.usage
     page = await usage.completions(start_time=0, end_time=3 * DAY)
     assert [(b.start_time, b.end_time, len(b.results)) for b in page.data] == [
@@ -69,8 +69,8 @@ async def test_buckets_and_groups(client: openai.AsyncOpenAI) -> None:
     ]
 
 
-async def test_minutes(client: openai.AsyncOpenAI) -> None:
-    """From the rows themselves, as the same hour's sums tell it."""
+async def test_buckets_of_minutes_equal_those_of_hours(client: openai.AsyncOpenAI) -> None:
+    """Minutes are read from the rows, hours from sums."""
     usage = client.admin.organization.usage
     seen = []
     page = await usage.completions(start_time=DAY, end_time=DAY + 3 * HOUR, bucket_width="1m", limit=100)
@@ -90,7 +90,7 @@ async def test_minutes(client: openai.AsyncOpenAI) -> None:
     assert (len(usual.data), usual.data[0].results[0].project_id) == (60, "search")  # type: ignore[union-attr]
 
 
-async def test_filters(client: openai.AsyncOpenAI) -> None:
+async def test_filters_select_requests(client: openai.AsyncOpenAI) -> None:
     usage = client.admin.organization.usage
 
     async def count(**filters: Any) -> int:
@@ -105,7 +105,7 @@ async def test_filters(client: openai.AsyncOpenAI) -> None:
     assert await count(batch=False) == 2
 
 
-async def test_other_tasks(client: openai.AsyncOpenAI) -> None:
+async def test_embeddings_and_transcriptions_have_their_own_usage(client: openai.AsyncOpenAI) -> None:
     usage = client.admin.organization.usage
     embedded = (await usage.embeddings(start_time=0, end_time=DAY)).data[0].results[0]
     assert (embedded.object, embedded.input_tokens) == ("organization.usage.embeddings.result", 100)
@@ -120,14 +120,14 @@ async def test_unavailable_usage_kinds_do_not_exist(client: openai.AsyncOpenAI) 
 
 
 async def test_each_task_reports_its_groups(client: openai.AsyncOpenAI) -> None:
-    """Two rows of embeddings came, and nothing said which was of the batch."""
+    """The rows of embeddings did not say which of them was of a batch."""
     usage = client.admin.organization.usage
     page = await usage.embeddings(start_time=0, end_time=DAY, extra_query={"group_by": ["batch", "service_tier"]})
     (row_,) = page.data[0].results
     assert row_.model_extra == {"batch": False, "service_tier": "default"}
 
 
-async def test_pages(client: openai.AsyncOpenAI) -> None:
+async def test_pages_follow_each_other_without_gaps(client: openai.AsyncOpenAI) -> None:
     usage = client.admin.organization.usage
     seen: list[int] = []
     page = await usage.completions(start_time=0, end_time=30 * HOUR, bucket_width="1h", limit=12)
@@ -151,13 +151,13 @@ async def test_pages(client: openai.AsyncOpenAI) -> None:
         ({"batch": "yes"}, "batch"), ({"page": "0", "start_time": 2 * DAY, "end_time": 3 * DAY}, "page"),
     ],
 )  # fmt: skip
-async def test_a_wrong_question(client: openai.AsyncOpenAI, wrong: dict[str, Any], param: str) -> None:
+async def test_invalid_queries_are_refused(client: openai.AsyncOpenAI, wrong: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as error:
         await client.admin.organization.usage.completions(**{"start_time": 1, **wrong})
     assert error.value.param == param
 
 
-def test_people_repeat_and_sdks_write_brackets(tmp_path: Path) -> None:
+def test_lists_in_queries_are_repeated_with_or_without_brackets(tmp_path: Path) -> None:
     from runtime.http.organization.usage import _parse_query
 
     repeated, brackets = (
@@ -166,7 +166,7 @@ def test_people_repeat_and_sdks_write_brackets(tmp_path: Path) -> None:
     assert repeated.group_by == brackets.group_by == ("model", "batch")
 
 
-def test_no_time_is_no_bucket(tmp_path: Path) -> None:
+def test_a_page_after_the_end_is_empty(tmp_path: Path) -> None:
     database = open_tables(tmp_path)
     page = page_of(database, UsageQuery(0, DAY, page=5 * DAY))
     assert (page.buckets, page.next) == ([], None)

@@ -1,4 +1,4 @@
-"""Responses that a team stores: what the engine is given, what is found again, by whom and until when."""
+"""Stored responses: what the engine gets, what is stored, who can read it, and until when."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ END = ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3))
 
 
 def engine_answer(text: str) -> dict[str, Any]:
-    """An answer as the engine gives it."""
+    """Return the engine's answer of one message."""
     part = {"type": "output_text", "text": text, "annotations": []}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
     return {
@@ -50,7 +50,7 @@ def engine_answer(text: str) -> dict[str, Any]:
 
 
 def script(request: Any) -> list[Event | RoundhouseError]:
-    """Says how many items it was given."""
+    """Answer with the length of the input, which is 5 for the string `hello`."""
     body = json.loads(request.body)
     answer = engine_answer(f"{len(body['input'])} {SECRET}")
     if not body.get("stream"):
@@ -79,19 +79,19 @@ class Rig(LedgerRig):
         return await self.call(caller, method, f"{PATH}/{id_}{more}")
 
     async def ended(self, id_: str) -> dict[str, Any]:
-        """A background response once it runs no more."""
+        """Return a background response after its end."""
         if (task := self.store._running.get(id_)) is not None:
             await asyncio.wait({task})
         found: dict[str, Any] = (await self.get(id_)).json()
         return found
 
     def given(self) -> dict[str, Any]:
-        """The last body that the engine was given."""
+        """Return the body of the engine's last request."""
         found: dict[str, Any] = json.loads(self.gateway.links["chat"].requests[-1].body)
         return found
 
 
-async def opened(folder: Path, database: Database, bounds: Bounds) -> ResponseStore:
+async def open_store(folder: Path, database: Database, bounds: Bounds) -> ResponseStore:
     store = ResponseStore(folder / "data", bounds=bounds)
     await store.read(database)
     return store
@@ -111,7 +111,7 @@ async def rig(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Rig]:
         teams.edit_team(team, response_hours=hours)
     ledger = Ledger(tmp_path / "data")
     await ledger.enable(database)
-    store = await opened(tmp_path, database, bounds)
+    store = await open_store(tmp_path, database, bounds)
     gateway = FakeGateway(tmp_path, ledger=ledger, responses=store, sinks=[RequestLog()])
     gateway.links["chat"].script = script
     yield Rig(gateway, ledger, database, application(gateway), store, teams)
@@ -120,8 +120,8 @@ async def rig(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Rig]:
     database.close()
 
 
-# --- as they are given -----------------------------------------------------------------------------------------------
-async def test_a_team_without_it_reaches_the_engine_as_it_is(rig: Rig) -> None:
+# --- requests and answers --------------------------------------------------------------------------------------------
+async def test_requests_of_a_team_that_stores_nothing_are_unchanged(rig: Rig) -> None:
     more = {"store": True, "previous_response_id": "resp_1", "background": True}
     answer = await rig.respond(Caller("plain"), **more)
     assert rig.given() == {"model": "chat", "input": "hello", **more}
@@ -131,14 +131,14 @@ async def test_a_team_without_it_reaches_the_engine_as_it_is(rig: Rig) -> None:
     assert "docs/chat.md" in missing.json()["error"]["message"]
 
 
-async def test_an_answer_is_found_again_as_it_was_given(rig: Rig) -> None:
+async def test_an_answer_is_stored_as_it_was_sent(rig: Rig) -> None:
     given = (await rig.respond(store=True)).json()
     assert rig.given() == {"model": "chat", "input": "hello"}, "the engine stores nothing"
     assert given["id"].startswith("resp_")
     assert given == {**engine_answer(f"5 {SECRET}"), "id": given["id"], "store": True}
     assert (await rig.get(given["id"])).json() == given
     usual = (await rig.respond()).json()
-    assert usual["store"], "as OpenAI does where the field is left out"
+    assert usual["store"], "OpenAI's default"
     unstored = (await rig.respond(store=False)).json()
     assert not unstored["store"]
     assert (await rig.get(unstored["id"])).status_code == 404
@@ -153,7 +153,7 @@ async def test_a_stream_names_the_same_response_throughout(rig: Rig) -> None:
     assert (await rig.get(responses[0]["id"])).json() == responses[-1]
 
 
-async def test_a_conversation_goes_on_whatever_became_of_its_beginning(rig: Rig) -> None:
+async def test_a_conversation_continues_after_its_first_response_was_deleted(rig: Rig) -> None:
     first = (await rig.respond()).json()
     call_output = {"type": "function_call_output", "call_id": "c1", "output": "on"}
     second = (await rig.respond(input=[call_output], previous_response_id=first["id"], instructions="be brief")).json()
@@ -166,7 +166,7 @@ async def test_a_conversation_goes_on_whatever_became_of_its_beginning(rig: Rig)
     assert (await rig.get(first["id"])).status_code == 404
     third = await rig.respond(previous_response_id=second["id"], store=False)
     assert rig.given()["input"] == [hello, *first["output"], call_output, *second["output"], hello]
-    assert "instructions" not in rig.given(), "those of one response are not the next one's"
+    assert "instructions" not in rig.given(), "instructions are for one response only"
     assert third.json()["previous_response_id"] == second["id"]
     gone = await rig.respond(previous_response_id=first["id"])
     error = gone.json()["error"]
@@ -185,7 +185,7 @@ async def test_an_answer_without_a_list_of_items_cannot_be_continued(rig: Rig, o
     assert (second.status_code, second.json()["error"]["param"]) == (400, "previous_response_id")
 
 
-async def test_input_items_by_pages(rig: Rig) -> None:
+async def test_input_items_are_listed_in_pages(rig: Rig) -> None:
     first = (await rig.respond()).json()
     second = (await rig.respond(previous_response_id=first["id"], input="more")).json()["id"]
     everything = (await rig.get(second, "/input_items?order=asc")).json()
@@ -200,7 +200,7 @@ async def test_input_items_by_pages(rig: Rig) -> None:
         assert (found["has_more"], found["first_id"]) == (has_more, found["last_id"])
         ids.append(found["last_id"])
         after = f"&after={ids[-1]}"
-    assert ids == [one["id"] for one in everything["data"]][::-1], "the newest come first"
+    assert ids == [one["id"] for one in everything["data"]][::-1], "newest first"
     assert (await rig.get(second, "/input_items?after=other")).status_code == 400
 
 
@@ -216,13 +216,13 @@ async def test_input_items_by_pages(rig: Rig) -> None:
         ({"background": True, "input": [None, 5]}, "input"),
     ],
 )
-async def test_what_is_refused(rig: Rig, body: dict[str, Any], param: str) -> None:
+async def test_invalid_requests_are_refused(rig: Rig, body: dict[str, Any], param: str) -> None:
     answer = await rig.respond(**body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert rig.gateway.links["chat"].requests == []
 
 
-async def test_errors_come_through_and_are_not_stored(rig: Rig) -> None:
+async def test_errors_are_passed_on_and_not_stored(rig: Rig) -> None:
     assert (await rig.call(SEARCH, "POST", PATH, content=b"{")).json()["error"]["code"] == "invalid_json"
     assert (await rig.respond(model="none")).status_code == 404
     rig.gateway.links["chat"].script = lambda _: [EngineFailed("broken")]
@@ -231,7 +231,7 @@ async def test_errors_come_through_and_are_not_stored(rig: Rig) -> None:
         assert connection.execute(sa.text("SELECT count(*) FROM responses")).scalar() == 0
 
 
-async def test_what_cannot_be_stored_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_cannot_be_stored_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> bool:
         raise Unavailable("full", code="disk_full")
 
@@ -241,7 +241,7 @@ async def test_what_cannot_be_stored_says_so(rig: Rig, monkeypatch: pytest.Monke
 
 
 # --- other teams -----------------------------------------------------------------------------------------------------
-async def test_another_teams_response_is_as_one_that_does_not_exist(rig: Rig) -> None:
+async def test_another_teams_response_does_not_exist(rig: Rig) -> None:
     mine = (await rig.respond()).json()["id"]
     for method, more in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
         found, unknown = [await rig.get(id_, more, SPEECH, method) for id_ in (mine, "resp_none")]
@@ -252,11 +252,11 @@ async def test_another_teams_response_is_as_one_that_does_not_exist(rig: Rig) ->
     assert (await rig.get(mine)).status_code == 200
 
 
-async def test_an_archived_team_and_one_that_stops_lose_all(rig: Rig) -> None:
+async def test_archived_teams_and_teams_that_stop_storing_lose_their_responses(rig: Rig) -> None:
     mine, other = (await rig.respond()).json()["id"], (await rig.respond(SPEECH)).json()["id"]
     rig.teams.archive("search", True)
     assert (await rig.get(mine)).status_code == 404
-    assert not (await rig.respond()).json()["store"], "one that was under way is not stored either"
+    assert not (await rig.respond()).json()["store"], "a request with a key that was valid before is not stored either"
     assert (await rig.get(other, caller=SPEECH)).status_code == 200
     rig.teams.edit_team("speech", response_hours=0)
     assert (await rig.get(other, caller=SPEECH)).status_code == 404
@@ -265,7 +265,7 @@ async def test_an_archived_team_and_one_that_stops_lose_all(rig: Rig) -> None:
 
 
 # --- background ------------------------------------------------------------------------------------------------------
-async def test_a_background_response_until_its_end(rig: Rig) -> None:
+async def test_a_background_response_can_be_read_until_and_after_its_end(rig: Rig) -> None:
     link = rig.gateway.links["chat"]
     link.gate.clear()
     begun = (await rig.respond(background=True)).json()
@@ -282,16 +282,18 @@ async def test_a_background_response_until_its_end(rig: Rig) -> None:
     await rig.ledger.flush()
     (row,) = rig.rows()
     assert (row.team, row.endpoint, row.state, row.completion_tokens) == ("search", PATH, "settled", 3)
-    assert (await rig.get(begun["id"], "/cancel", method="POST")).json() == ended, "what has ended stays"
+    assert (await rig.get(begun["id"], "/cancel", method="POST")).json() == ended, (
+        "cancelling a finished response changes nothing"
+    )
     plain = (await rig.respond()).json()["id"]
     assert (await rig.get(plain, "/cancel", method="POST")).status_code == 400
 
 
-async def test_background_work_ends_with_its_cancel_or_delete(rig: Rig) -> None:
+async def test_background_work_ends_when_it_is_cancelled_or_deleted(rig: Rig) -> None:
     link = rig.gateway.links["chat"]
     link.gate.clear()
     first, second = [(await rig.respond(background=True)).json()["id"] for _ in range(2)]
-    while len(link.requests) < 2:  # work that no engine has seen ends without it
+    while len(link.requests) < 2:  # so that the engine has both to cancel
         await asyncio.sleep(0)
     early = await rig.respond(previous_response_id=first)
     assert "in_progress" in early.json()["error"]["message"]
@@ -307,17 +309,19 @@ async def test_background_work_ends_with_its_cancel_or_delete(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("error", "code"), [(EngineFailed("broken"), "server_error"), (Unavailable("loading"), "server_error")]
 )
-async def test_what_fails_in_the_background_says_why(rig: Rig, error: RoundhouseError, code: str) -> None:
+async def test_a_failed_background_response_has_its_error(rig: Rig, error: RoundhouseError, code: str) -> None:
     rig.gateway.links["chat"].script = lambda _: [error]
     failed = await rig.ended((await rig.respond(background=True)).json()["id"])
     assert (failed["status"], failed["error"]) == ("failed", {"code": code, "message": error.message})
-    assert (await rig.respond(background=True, model="none")).status_code == 404, "at once, where it is known"
+    assert (await rig.respond(background=True, model="none")).status_code == 404, (
+        "at once, as it is known before the work"
+    )
 
 
 async def test_a_stopped_or_killed_server_leaves_no_response_in_progress(rig: Rig, tmp_path: Path) -> None:
     rig.gateway.links["chat"].gate.clear()
     killed, stopped = [(await rig.respond(background=True)).json()["id"] for _ in range(2)]
-    again = await opened(tmp_path, rig.database, Bounds())  # as after a kill: nobody wrote an end
+    again = await open_store(tmp_path, rig.database, Bounds())  # as after a kill, when no end was written
     for id_ in (killed, stopped):
         found = json.loads((await again.get("search", id_)).answer)
         assert (found["status"], found["error"]["code"]) == ("failed", "server_error")
@@ -327,7 +331,7 @@ async def test_a_stopped_or_killed_server_leaves_no_response_in_progress(rig: Ri
     assert (await rig.get(third)).json()["status"] == "failed"
 
 
-async def test_an_end_that_could_not_be_written_is_a_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_whose_end_could_not_be_written_has_failed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     end = ResponseTable.end
 
     def broken(*_: Any) -> bool:
@@ -344,18 +348,18 @@ async def test_an_end_that_could_not_be_written_is_a_failure(rig: Rig, monkeypat
     assert (await rig.get(id_)).json()["status"] == "failed"
 
 
-# --- bounds and life -------------------------------------------------------------------------------------------------
+# --- bounds and lifetime ---------------------------------------------------------------------------------------------
 def sizes(database: Database) -> list[int]:
     with database.read() as connection:
         return list(connection.execute(sa.text("SELECT bytes FROM responses ORDER BY created")).scalars())
 
 
 @pytest.mark.parametrize("bounds", [Bounds(responses_bytes=2800, response_bytes=1400)])
-async def test_bytes_are_bounded(rig: Rig) -> None:
+async def test_the_bytes_of_a_teams_responses_are_bounded(rig: Rig) -> None:
     ids = [(await rig.respond()).json()["id"] for _ in range(9)]
     assert sum(sizes(rig.database)) <= 2800
-    there = [id_ for id_ in ids if (await rig.get(id_)).status_code == 200]
-    assert there == ids[-len(sizes(rig.database)) :], "the oldest have made room"
+    stored = [id_ for id_ in ids if (await rig.get(id_)).status_code == 200]
+    assert stored == ids[-len(sizes(rig.database)) :], "the oldest are removed"
     long = await rig.respond(input="x" * 1400)
     assert (long.status_code, long.json()["error"]["code"]) == (413, "response_too_large")
     assert (await rig.respond(input="x" * 1400, store=False)).status_code == 200, "as the error advises"
@@ -368,7 +372,7 @@ async def test_bytes_are_bounded(rig: Rig) -> None:
     assert (await rig.respond(background=True)).status_code == 200, "as the error advises"
 
 
-def test_a_life_in_hours(tmp_path: Path, clock: Clock) -> None:
+def test_responses_expire_after_their_hours(tmp_path: Path, clock: Clock) -> None:
     database = open_tables(tmp_path)
     KeyTable(database, PEPPER).create_team("search")
     table = ResponseTable(database, "server", 10_000, clock)
@@ -376,12 +380,12 @@ def test_a_life_in_hours(tmp_path: Path, clock: Clock) -> None:
         assert table.put(id_, "search", hours, b"[]", b'{"status": "x"}', running=running)
     clock.now += 3600
     assert [id_ for id_ in ("short", "long", "runs") if table.get("search", id_)] == ["long", "runs"]
-    assert table.sweep() == 1, "what still runs is not swept"
+    assert table.sweep() == 1, "a running response is not swept"
     assert table.end("runs", b"{}")
     assert not table.end("runs", b"{}"), "only once"
     assert table.get("search", "runs") is None
     table.put("new", "search", 1, b"[]", b"{}")
-    assert len(sizes(database)) == 2, "each new one sweeps, too"
+    assert len(sizes(database)) == 2, "each new response sweeps, too"
     database.close()
 
 
@@ -391,7 +395,7 @@ def clock() -> Clock:
 
 
 # --- logs ----------------------------------------------------------------------------------------------------------
-async def test_nothing_of_it_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stored_text_is_not_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="roundhouse.requests"):
         first = (await rig.respond(input=SECRET)).json()["id"]
         await rig.ended((await rig.respond(background=True, previous_response_id=first)).json()["id"])

@@ -1,4 +1,4 @@
-"""The ledger behind real requests, and `GET /v1/usage`."""
+"""Ledger rows of requests to scripted engines, and `GET /v1/usage`."""
 
 import asyncio
 import csv
@@ -83,7 +83,7 @@ def limiter() -> Limiter:
 
 
 @pytest.fixture
-async def kept(tmp_path: Path, limiter: Limiter) -> AsyncIterator[LedgerRig]:
+async def rig(tmp_path: Path, limiter: Limiter) -> AsyncIterator[LedgerRig]:
     database = open_tables(tmp_path / "data")
     ledger = Ledger(tmp_path / "data")
     await ledger.enable(database)
@@ -95,31 +95,31 @@ async def kept(tmp_path: Path, limiter: Limiter) -> AsyncIterator[LedgerRig]:
     database.close()
 
 
-async def test_rows_have_the_times_of_the_ledgers_clock(kept: LedgerRig) -> None:
-    """As in a fleet, whose servers' clocks may differ."""
-    kept.ledger.clock = lambda: 3_600_010.0
-    assert await kept.ask() == 200
-    assert [(row.at, row.hour) for row in kept.rows()] == [(3_600_010.0, 3_600_000)]
-    sums = (await kept.usage(SEARCH, group_by="hour")).json()["data"]
+async def test_rows_have_the_times_of_the_ledgers_clock(rig: LedgerRig) -> None:
+    """The clocks of a fleet's servers may differ."""
+    rig.ledger.clock = lambda: 3_600_010.0
+    assert await rig.ask() == 200
+    assert [(row.at, row.hour) for row in rig.rows()] == [(3_600_010.0, 3_600_000)]
+    sums = (await rig.usage(SEARCH, group_by="hour")).json()["data"]
     assert [(one["hour"], one["requests"]) for one in sums] == [(3_600_000, 1)]
 
 
-async def test_an_engine_sees_no_request_before_the_ledger_has_it(kept: LedgerRig) -> None:
+async def test_an_engine_sees_no_request_before_the_ledger_has_it(rig: LedgerRig) -> None:
     seen: list[tuple[str, str]] = []
-    kept.gateway.links["chat"].look = lambda _: seen.extend((row.state, row.team) for row in kept.rows())
-    assert await kept.ask() == 200
+    rig.gateway.links["chat"].look = lambda _: seen.extend((row.state, row.team) for row in rig.rows())
+    assert await rig.ask() == 200
     assert seen == [("open", "search")]
 
 
-async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept: LedgerRig, limiter: Limiter) -> None:
-    """It is what is lost at most if the server is killed under it, and what the first limit begins with."""
-    recipe = kept.gateway.entries["chat"].recipe
-    kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
-    link, size = kept.gateway.links["chat"], len(json.dumps({**BODY, "max_tokens": 10}, separators=(",", ":")))
+async def test_the_maximum_is_reserved_even_without_a_limit(rig: LedgerRig, limiter: Limiter) -> None:
+    """It bounds the loss if the server is killed, and counts for a limit that is set during the request."""
+    recipe = rig.gateway.entries["chat"].recipe
+    rig.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
+    link, size = rig.gateway.links["chat"], len(json.dumps({**BODY, "max_tokens": 10}, separators=(",", ":")))
     link.gate.clear()
-    task = asyncio.create_task(kept.ask(max_tokens=10))
+    task = asyncio.create_task(rig.ask(max_tokens=10))
     await link.started.wait()
-    (row,) = kept.rows()
+    (row,) = rig.rows()
     assert (row.state, row.reserved_tokens, row.reserved_micro) == ("open", size + 10, size + 20)
     cap = Limit("t", "team", "search", Kind.TOKENS, 6000)
     limiter.replace([cap], {})
@@ -130,21 +130,21 @@ async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept
 
 
 @pytest.mark.parametrize("explicit_tokens", [2**40, 2**63 - 1, 10**30])
-async def test_a_request_over_the_databases_bounds_blocks_no_other(kept: LedgerRig, explicit_tokens: int) -> None:
-    """Their rows are one transaction: the engine refuses such a number, and the ledger is asked before it."""
-    recipe = kept.gateway.entries["chat"].recipe
-    kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=1e6)})
-    assert await asyncio.gather(kept.ask(n=explicit_tokens), *(kept.ask(SPEECH) for _ in range(4))) == [200] * 5
-    assert {row.state for row in kept.rows()} == {"settled"}
+async def test_a_request_over_the_databases_bounds_blocks_no_other(rig: LedgerRig, explicit_tokens: int) -> None:
+    """Rows of several requests are one transaction, which comes before the engine could refuse such a number."""
+    recipe = rig.gateway.entries["chat"].recipe
+    rig.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=1e6)})
+    assert await asyncio.gather(rig.ask(n=explicit_tokens), *(rig.ask(SPEECH) for _ in range(4))) == [200] * 5
+    assert {row.state for row in rig.rows()} == {"settled"}
 
 
-async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: LedgerRig) -> None:
-    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, ResponseEnd(usage=Usage(prompt_tokens=10**30))]
-    assert await kept.ask() == 200
-    kept.gateway.links["chat"].script = lambda _: [BadRequest("no", code="\0" + "c" * 1000)]
-    assert await kept.ask(SPEECH) == 400
-    await kept.gateway.gateway.flush()
-    assert {(row.state, row.prompt_tokens, row.code) for row in kept.rows()} == {
+async def test_numbers_and_codes_of_a_provider_are_cut_for_the_ledger(rig: LedgerRig) -> None:
+    rig.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, ResponseEnd(usage=Usage(prompt_tokens=10**30))]
+    assert await rig.ask() == 200
+    rig.gateway.links["chat"].script = lambda _: [BadRequest("no", code="\0" + "c" * 1000)]
+    assert await rig.ask(SPEECH) == 400
+    await rig.gateway.gateway.flush()
+    assert {(row.state, row.prompt_tokens, row.code) for row in rig.rows()} == {
         ("settled", 10**15, None),
         ("settled", 0, "c" * 64),
     }
@@ -155,14 +155,14 @@ async def test_a_server_without_teams_checks_no_limits(tmp_path: Path) -> None:
     target = Target("chat", "chat", "rev")
     with gateway.record(RequestContext("r"), PATH) as request:
         request.attempt.target = target
-        request.understood(ModelRef(Task.CHAT), lambda _: pytest.fail("worked out for nothing"))
+        request.understood(ModelRef(Task.CHAT), lambda _: pytest.fail("computed without need"))
         await gateway.admit(request)
         assert request.attempt.admission is None
 
 
-async def test_who_has_an_answer_is_in_the_ledger(kept: LedgerRig) -> None:
-    assert await kept.ask() == 200
-    (row,) = kept.rows()
+async def test_an_answered_request_is_settled_in_the_ledger(rig: LedgerRig) -> None:
+    assert await rig.ask() == 200
+    (row,) = rig.rows()
     assert (row.state, row.end, row.status, row.code) == ("settled", "done", 200, None)
     assert (row.team, row.key, row.model, row.revision, row.endpoint) == ("search", "key00001", "chat", "rev", PATH)
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (7, 4, 3)
@@ -175,83 +175,83 @@ async def test_who_has_an_answer_is_in_the_ledger(kept: LedgerRig) -> None:
         (Unavailable("died", code="engine_died"), "engine_died", 503),
     ],
 )
-async def test_whatever_the_end(kept: LedgerRig, error: Any, end: str, status: int) -> None:
-    kept.gateway.links["chat"].script = lambda _: [error]
-    assert await kept.ask() == status
-    await kept.gateway.gateway.flush()
-    (row,) = kept.rows()
+async def test_failed_requests_are_settled_with_their_error(rig: LedgerRig, error: Any, end: str, status: int) -> None:
+    rig.gateway.links["chat"].script = lambda _: [error]
+    assert await rig.ask() == status
+    await rig.gateway.gateway.flush()
+    (row,) = rig.rows()
     assert (row.state, row.end, row.status, row.code) == ("settled", end, status, error.code)
 
 
-async def test_a_client_that_leaves_has_used_what_was_made(kept: LedgerRig) -> None:
-    link = kept.gateway.links["chat"]
+async def test_a_client_that_leaves_is_charged_for_the_tokens_made_so_far(rig: LedgerRig) -> None:
+    link = rig.gateway.links["chat"]
     link.gate.clear()
     link.free = 2
-    wire = Wire(kept.app, PATH, [json.dumps({**BODY, "stream": True}).encode()])
+    wire = Wire(rig.app, PATH, [json.dumps({**BODY, "stream": True}).encode()])
     task = asyncio.create_task(wire.run())
     await wire.first.wait()
     wire.leave.set()
     await task
-    await kept.gateway.gateway.flush()
-    (row,) = kept.rows()
+    await rig.gateway.gateway.flush()
+    (row,) = rig.rows()
     assert (row.state, row.end, row.prompt_tokens, row.completion_tokens) == ("settled", "cancelled", 7, 1)
 
 
-async def test_what_names_no_model_is_no_row(kept: LedgerRig) -> None:
-    assert await kept.ask(model="nobody") == 404
-    await kept.gateway.gateway.flush()
-    assert kept.rows() == []
+async def test_a_request_for_an_unknown_model_has_no_row(rig: LedgerRig) -> None:
+    assert await rig.ask(model="nobody") == 404
+    await rig.gateway.gateway.flush()
+    assert rig.rows() == []
 
 
-async def test_a_team_sees_what_it_used_and_an_admin_sees_all(kept: LedgerRig) -> None:
-    await asyncio.gather(*(kept.ask(caller) for caller in (SEARCH, SEARCH, SPEECH)))
-    found = (await kept.usage(SEARCH)).json()
+async def test_a_team_sees_what_it_used_and_an_admin_sees_all(rig: LedgerRig) -> None:
+    await asyncio.gather(*(rig.ask(caller) for caller in (SEARCH, SEARCH, SPEECH)))
+    found = (await rig.usage(SEARCH)).json()
     assert found["data"] == [{**found["data"][0], "requests": 2, "input_tokens": 14, "output_tokens": 6}]
-    assert (await kept.usage(SEARCH, team_id="search", group_by="team")).json()["data"][0]["team_id"] == "search"
-    refused = await kept.usage(SEARCH, team_id="speech")
+    assert (await rig.usage(SEARCH, team_id="search", group_by="team")).json()["data"][0]["team_id"] == "search"
+    refused = await rig.usage(SEARCH, team_id="speech")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")
-    teams = (await kept.usage(ADMIN, group_by=["team", "key,model"])).json()
+    teams = (await rig.usage(ADMIN, group_by=["team", "key,model"])).json()
     assert teams["group_by"] == ["team", "key", "model"]
     assert {(one["team_id"], one["api_key_id"], one["model"], one["requests"]) for one in teams["data"]} == {
         ("search", "key00001", "chat", 2),
         ("speech", "key00002", "chat", 1),
     }
-    assert (await kept.usage(ADMIN, team_id="speech")).json()["data"][0]["requests"] == 1
-    assert (await kept.usage(ADMIN, date="2001-01-01")).json()["data"][0]["requests"] == 0
+    assert (await rig.usage(ADMIN, team_id="speech")).json()["data"][0]["requests"] == 1
+    assert (await rig.usage(ADMIN, date="2001-01-01")).json()["data"][0]["requests"] == 0
 
 
-async def test_a_misspelt_team_is_not_one_that_used_nothing(kept: LedgerRig) -> None:
-    missing = await kept.usage(ADMIN, team_id="serch")
+async def test_an_unknown_team_is_refused_unless_it_has_rows(rig: LedgerRig) -> None:
+    missing = await rig.usage(ADMIN, team_id="serch")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "team_not_found")
     assert missing.json()["error"]["param"] == "team_id"
-    KeyTable(kept.database, b"pepper").create_team("idle")
-    assert (await kept.usage(ADMIN, team_id="idle")).json()["data"][0]["requests"] == 0
-    await kept.ask(SEARCH)
-    assert (await kept.usage(ADMIN, team_id="search")).json()["data"][0]["requests"] == 1, "though it is gone"
+    KeyTable(rig.database, b"pepper").create_team("idle")
+    assert (await rig.usage(ADMIN, team_id="idle")).json()["data"][0]["requests"] == 0
+    await rig.ask(SEARCH)
+    assert (await rig.usage(ADMIN, team_id="search")).json()["data"][0]["requests"] == 1, (
+        "though no such team exists now"
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"group_by": "user"}, {"date": "today"}, {"from": "9", "to": "8"}])
-async def test_a_wrong_question(kept: LedgerRig, wrong: dict[str, str]) -> None:
-    found = await kept.usage(ADMIN, **wrong)
+async def test_invalid_queries_are_refused(rig: LedgerRig, wrong: dict[str, str]) -> None:
+    found = await rig.usage(ADMIN, **wrong)
     assert found.status_code == 400
     assert found.json()["error"]["param"] in (*wrong, "group_by")
 
 
-async def test_many_requests_agree(kept: LedgerRig) -> None:
-    link = kept.gateway.links["chat"]
+async def test_metrics_and_ledger_count_the_same_for_many_requests(rig: LedgerRig) -> None:
+    link = rig.gateway.links["chat"]
     link.script = lambda _: [STREAM, CHUNK, END]
-    statuses = [await asyncio.gather(*(kept.ask() for _ in range(30))) for _ in range(10)]
+    statuses = [await asyncio.gather(*(rig.ask() for _ in range(30))) for _ in range(10)]
     assert {status for batch in statuses for status in batch} == {200}
-    found = (await kept.usage(ADMIN)).json()["data"][0]
+    found = (await rig.usage(ADMIN)).json()["data"][0]
     assert (found["requests"], found["input_tokens"], found["output_tokens"]) == (300, 2100, 900)
-    assert LedgerTable(kept.database, "").differences() == []
-    counted = kept.gateway.metrics.tokens.labels("chat", "prompt")._value.get()
-    assert counted == 2100, "metrics, ledger and clients count the same"
+    assert LedgerTable(rig.database, "").differences() == []
+    counted = rig.gateway.metrics.tokens.labels("chat", "prompt")._value.get()
+    assert counted == 2100, "metrics and ledger count the same"
 
 
-async def test_a_server_whose_tables_are_not_made_has_no_ledger(
-    client: httpx.AsyncClient, gateway: FakeGateway
-) -> None:
+async def test_a_server_without_tables_has_no_ledger(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
     assert (await client.post(PATH, json=BODY)).status_code == 200
     found = await client.get("/v1/usage")
@@ -259,50 +259,48 @@ async def test_a_server_whose_tables_are_not_made_has_no_ledger(
     assert gateway.records.all[0].entry is None
 
 
-async def test_costs_feedback_a_day_and_csv(kept: LedgerRig, tmp_path: Path) -> None:
-    recipe = kept.gateway.entries["chat"].recipe
-    kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
-    with kept.database.write() as connection:
+async def test_usage_has_costs_feedback_daily_reports_and_csv(rig: LedgerRig, tmp_path: Path) -> None:
+    recipe = rig.gateway.entries["chat"].recipe
+    rig.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
+    with rig.database.write() as connection:
         connection.execute(sa.text("INSERT INTO teams (id, name, created) VALUES ('search', 'Search', 5.0)"))
-    assert await kept.ask() == 200
+    assert await rig.ask() == 200
     for accepted in (False, False, True):
         body = {"request_id": "r-1", "accepted": accepted}
-        assert (await kept.call(SEARCH, "POST", "/v1/feedback", json=body)).status_code == 200
-    metrics = kept.gateway.metrics
+        assert (await rig.call(SEARCH, "POST", "/v1/feedback", json=body)).status_code == 200
+    metrics = rig.gateway.metrics
     judged = {word: metrics.judged.labels("chat", word)._value.get() for word in ("accepted", "rejected")}
-    assert judged == {"accepted": 1, "rejected": 1}, "what is said twice counts once"
+    assert judged == {"accepted": 1, "rejected": 1}, "the same feedback twice counts once"
     assert metrics.cost.labels("chat")._value.get() == pytest.approx(13e-6)
-    (found,) = (await kept.usage(SEARCH)).json()["data"]
+    (found,) = (await rig.usage(SEARCH)).json()["data"]
     assert (found["cost"], found["cost_per_accepted"], found["rejected"]) == (13e-6, 13e-6, 0)
     assert found["device_seconds"] > 0
-    unknown = await kept.call(SPEECH, "POST", "/v1/feedback", json={"request_id": "r-1", "accepted": True})
+    unknown = await rig.call(SPEECH, "POST", "/v1/feedback", json={"request_id": "r-1", "accepted": True})
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "request_not_found")
-    text = (await kept.usage(SEARCH, group_by="model", format="csv")).text
+    text = (await rig.usage(SEARCH, group_by="model", format="csv")).text
     assert [row["model"] for row in csv.DictReader(io.StringIO(text))] == ["chat"]
-    nothing = await kept.usage(SEARCH, group_by="model", format="csv", date="2020-01-01")
-    assert nothing.text == text.splitlines(keepends=True)[0], "its columns are told all the same"
+    nothing = await rig.usage(SEARCH, group_by="model", format="csv", date="2020-01-01")
+    assert nothing.text == text.splitlines(keepends=True)[0], "an empty file has the columns, too"
     today = time.strftime("%Y-%m-%d", time.gmtime())
     for form, start in (("json", b'{"object":"usage.day"'), ("csv", b"team,date"), ("html", b"<!doctype html>")):
         params = {"date": today, "format": form}
-        day = await kept.call(SEARCH, "GET", "/v1/usage/daily", params=params)
+        day = await rig.call(SEARCH, "GET", "/v1/usage/daily", params=params)
         assert day.status_code == 200
         assert day.content.startswith(start)
-    other = await kept.call(SPEECH, "GET", "/v1/usage/daily", params={"team_id": "search"})
+    other = await rig.call(SPEECH, "GET", "/v1/usage/daily", params={"team_id": "search"})
     assert other.status_code == 403
-    none = await kept.call(SEARCH, "GET", "/v1/usage/comparison")
+    none = await rig.call(SEARCH, "GET", "/v1/usage/comparison")
     assert (none.status_code, none.json()["error"]["code"]) == (404, "no_prices")
     table = tmp_path / "prices.yaml"
     table.write_text("- {provider: p, model: m, for: ['*'], from: 2020-01-01, output: 20}")
-    gateway = kept.gateway.gateway
-    gateway.services = replace(gateway.services, usage=UsageReport(kept.ledger, "EUR", table))
-    (row,) = (await kept.call(SEARCH, "GET", "/v1/usage/comparison")).json()["data"]
+    gateway = rig.gateway.gateway
+    gateway.services = replace(gateway.services, usage=UsageReport(rig.ledger, "EUR", table))
+    (row,) = (await rig.call(SEARCH, "GET", "/v1/usage/comparison")).json()["data"]
     assert (row["theirs"], row["ours"], round(row["saving_percent"], 1)) == (60e-6, 13e-6, 78.3)
 
 
-async def test_a_table_of_prices_is_not_read_on_the_event_loop(
-    kept: LedgerRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hundred rows take 30 ms, in which no stream would go on."""
+async def test_a_table_of_prices_is_not_read_on_the_event_loop(rig: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred rows take 30 ms, which would delay every stream."""
     threads: list[threading.Thread] = []
 
     def read(_: Path) -> list[compare.ProviderPrice]:
@@ -310,17 +308,17 @@ async def test_a_table_of_prices_is_not_read_on_the_event_loop(
         return []
 
     monkeypatch.setattr(compare, "read", read)
-    gateway = kept.gateway.gateway
-    gateway.services = replace(gateway.services, usage=UsageReport(kept.ledger, "EUR", Path("prices.yaml")))
+    gateway = rig.gateway.gateway
+    gateway.services = replace(gateway.services, usage=UsageReport(rig.ledger, "EUR", Path("prices.yaml")))
     for path in ("comparison", "daily?team_id=default"):
-        await kept.call(ADMIN, "GET", f"/v1/usage/{path}")
+        await rig.call(ADMIN, "GET", f"/v1/usage/{path}")
     assert len(threads) == 2
     assert threading.main_thread() not in threads
 
 
-async def test_a_team_sees_its_own_request_with_its_ledger_rows(kept: LedgerRig) -> None:
-    await kept.ask(SEARCH)
-    mine = await kept.call(SEARCH, "GET", "/v1/requests/r-1")
+async def test_a_team_sees_its_own_request_with_its_ledger_rows(rig: LedgerRig) -> None:
+    await rig.ask(SEARCH)
+    mine = await rig.call(SEARCH, "GET", "/v1/requests/r-1")
     found = mine.json()
     assert (mine.status_code, found["record"]["end"], found["record"]["causes"].keys() >= {"queue"}) == (
         200,
@@ -331,58 +329,58 @@ async def test_a_team_sees_its_own_request_with_its_ledger_rows(kept: LedgerRig)
         ("search", "settled", 3)
     ]
     assert "messages" not in mine.text
-    assert (await kept.call(ADMIN, "GET", "/v1/requests/r-1")).status_code == 200
-    other = await kept.call(SPEECH, "GET", "/v1/requests/r-1")
+    assert (await rig.call(ADMIN, "GET", "/v1/requests/r-1")).status_code == 200
+    other = await rig.call(SPEECH, "GET", "/v1/requests/r-1")
     assert (other.status_code, other.json()["error"]["code"]) == (404, "request_not_found")
-    assert "search" not in other.text, "not even whose it is"
+    assert "search" not in other.text, "the owner is not revealed"
 
 
-async def test_a_routers_report_is_of_the_callers_own_team(kept: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
+async def test_a_routers_report_covers_only_the_callers_team(rig: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
     for team in ("search", "speech"):
         entry = Entry(team, "r-1", 1, time.time(), team, "", PATH, f"{team}-model", "rev", "", "interactive", "api",
                       router="auto@v1", reason="state")  # fmt: skip
-        LedgerTable(kept.database, "").write([entry], [Settlement(entry, "done", 200, None)])
+        LedgerTable(rig.database, "").write([entry], [Settlement(entry, "done", 200, None)])
     operator = Caller("default", "key00004", frozenset((Scope.ADMIN, Scope.MODELS)))
     models = Caller("search", "key00005", frozenset((Scope.MODELS,)))
     for caller, seen in ((operator, ["search-model", "speech-model"]), (models, ["search-model"])):
-        found = (await kept.call(caller, "GET", "/v1/routers/auto/report")).json()
+        found = (await rig.call(caller, "GET", "/v1/routers/auto/report")).json()
         assert (found["requests"], [one["target"] for one in found["outcomes"]]) == (len(seen), seen)
 
 
-async def test_a_report_is_counted_beside_the_loop(kept: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest report took two seconds, in which no stream got a token."""
+async def test_a_report_is_computed_in_a_thread(rig: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest report took two seconds, during which no stream got a token."""
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(kept.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(rig.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr(endpoints, "replay", lambda rows: threads.append(threading.current_thread()) or [])
-    assert (await kept.call(ADMIN, "GET", "/v1/routers/auto/report")).status_code == 200
+    assert (await rig.call(ADMIN, "GET", "/v1/routers/auto/report")).status_code == 200
     assert [thread is threading.main_thread() for thread in threads] == [False]
 
 
-async def test_without_keys_and_limits_requests_count_and_wait_for_no_commit(
-    kept: LedgerRig, monkeypatch: pytest.MonkeyPatch
+async def test_without_keys_and_limits_requests_are_counted_without_waiting_for_a_commit(
+    rig: LedgerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
-    sink: Any = kept.gateway.gateway._ledger
+    rig.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
+    sink: Any = rig.gateway.gateway._ledger
     monkeypatch.setattr(sink, "_is_lenient", lambda: True)
-    monkeypatch.setattr(kept.ledger, "begin", lambda _: pytest.fail("a request waits"))
-    assert [await kept.ask(EVERYBODY) for _ in range(3)] == [200] * 3
-    [row] = (await kept.usage(EVERYBODY, group_by="team")).json()["data"]
+    monkeypatch.setattr(rig.ledger, "begin", lambda _: pytest.fail("the request waits for a commit"))
+    assert [await rig.ask(EVERYBODY) for _ in range(3)] == [200] * 3
+    [row] = (await rig.usage(EVERYBODY, group_by="team")).json()["data"]
     assert (row["team_id"], row["requests"], row["output_tokens"]) == ("default", 3, 9)
-    assert LedgerTable(kept.database, "").differences() == []
+    assert LedgerTable(rig.database, "").differences() == []
 
 
-async def test_without_keys_and_limits_requests_go_on_while_the_ledger_cannot_be_written(
-    kept: LedgerRig, monkeypatch: pytest.MonkeyPatch
+async def test_without_keys_and_limits_a_broken_ledger_stops_no_request(
+    rig: LedgerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
-    monkeypatch.setattr(type(kept.ledger), "is_failing", True)
-    assert kept.gateway.gateway.degraded == ["ledger_unavailable"]
-    sink: Any = kept.gateway.gateway._ledger
+    rig.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
+    monkeypatch.setattr(type(rig.ledger), "is_failing", True)
+    assert rig.gateway.gateway.degraded == ["ledger_unavailable"]
+    sink: Any = rig.gateway.gateway._ledger
     monkeypatch.setattr(sink, "_is_lenient", lambda: True)
-    assert kept.gateway.gateway.degraded == ["usage_uncounted"]
-    assert await kept.ask(EVERYBODY) == 200
-    monkeypatch.setattr(type(kept.ledger), "is_failing", False)
-    monkeypatch.setattr(type(kept.ledger), "backlog", 10_001)
-    assert await kept.ask(EVERYBODY) == 200
-    assert kept.rows() == [], "bounded: what cannot be written is not gathered either"
+    assert rig.gateway.gateway.degraded == ["usage_uncounted"]
+    assert await rig.ask(EVERYBODY) == 200
+    monkeypatch.setattr(type(rig.ledger), "is_failing", False)
+    monkeypatch.setattr(type(rig.ledger), "backlog", 10_001)
+    assert await rig.ask(EVERYBODY) == 200
+    assert rig.rows() == [], "rows that cannot be written are dropped, so that memory is bounded"

@@ -1,4 +1,4 @@
-"""Scripted answers of vLLM's completions to text generation, and functions that read the results."""
+"""Scripted answers of vLLM's completions for text generation, and functions that read the results."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Text generation as TGI and LoRAX have it: answers, streams and the tokens in them."""
+"""Text generation in the dialect of TGI and LoRAX: answers, streams and the tokens in them."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ from tests.unit.http.text_generation.script import (
 
 
 # --- the answer ----------------------------------------------------------------------------------------------------
-async def test_an_answer_as_each_path_gives_it(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_each_path_has_its_own_answer(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     answers(gateway, {"text": " there", "finish_reason": "stop"})
     response = await client.post("/generate", json=REQUEST)
     assert response.json() == {"generated_text": " there"}
@@ -47,7 +47,9 @@ async def test_an_answer_as_each_path_gives_it(client: httpx.AsyncClient, gatewa
         ({"finish_reason": "stop", "stop_reason": "b"}, "stop_sequence"),
     ],
 )
-async def test_details(client: httpx.AsyncClient, gateway: FakeGateway, end: dict[str, Any], reason: str) -> None:
+async def test_details_have_tokens_prefill_and_the_reason(
+    client: httpx.AsyncClient, gateway: FakeGateway, end: dict[str, Any], reason: str
+) -> None:
     logprobs = {"tokens": ["h", "i", "a", "<|end|>"], "token_logprobs": [None, -1.0, -0.5, -0.25]}
     choice = {"text": "a", "token_ids": [7, 0], "prompt_token_ids": [3, 4], "logprobs": logprobs, **end}
     answers(gateway, choice)
@@ -69,7 +71,7 @@ async def test_details(client: httpx.AsyncClient, gateway: FakeGateway, end: dic
     response = await client.post("/generate", json={**REQUEST, "parameters": {"details": True, "do_sample": True}})
     details = response.json()["details"]
     assert (details["prefill"], details["tokens"]) == ([], tokens)
-    assert details["seed"] == sent(gateway)["seed"]  # made up, so that the answer can be had again
+    assert details["seed"] == sent(gateway)["seed"]  # drawn by the server, so that the answer can be repeated
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,9 @@ async def test_details(client: httpx.AsyncClient, gateway: FakeGateway, end: dic
         {"text": "a", "finish_reason": "stop", "token_ids": [1]},
     ],
 )
-async def test_an_engines_answer_that_is_none(client: httpx.AsyncClient, gateway: FakeGateway, choice: Any) -> None:
+async def test_an_incomplete_answer_of_the_engine_is_a_500(
+    client: httpx.AsyncClient, gateway: FakeGateway, choice: Any
+) -> None:
     answers(gateway, choice)
     if not choice or "choices" in choice:
         gateway.links["chat"].script = lambda _: [
@@ -95,7 +99,9 @@ async def test_an_engines_answer_that_is_none(client: httpx.AsyncClient, gateway
 # --- streams -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("cut", [0, 7])
 @pytest.mark.parametrize("details", [True, False])
-async def test_a_stream(client: httpx.AsyncClient, gateway: FakeGateway, details: bool, cut: int) -> None:
+async def test_a_stream_has_an_event_for_each_token(
+    client: httpx.AsyncClient, gateway: FakeGateway, details: bool, cut: int
+) -> None:
     streams(gateway, FIRST, token("\u00e9", 9), END, cut=cut)
     for path in ("/generate_stream", "/generate", "/"):
         body = {**REQUEST, "stream": path != "/generate_stream", "parameters": {"details": details}}
@@ -116,7 +122,9 @@ async def test_a_stream(client: httpx.AsyncClient, gateway: FakeGateway, details
         )
 
 
-async def test_tokens_that_came_together_are_separated(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_tokens_that_arrive_together_become_separate_events(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
     logprobs = {"tokens": ["b", "c", "<|end|>"], "token_logprobs": [-1.0, -2.0, -3.0]}
     streams(gateway, FIRST, {"text": "bc", "token_ids": [6, 7, 0], "logprobs": logprobs, "finish_reason": "stop"})
     found = events(await client.post("/generate_stream", json=REQUEST))
@@ -124,7 +132,7 @@ async def test_tokens_that_came_together_are_separated(client: httpx.AsyncClient
     assert found[-1]["generated_text"] == "abc"
 
 
-async def test_an_end_that_comes_apart_from_the_last_token(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_an_end_without_a_token_becomes_a_special_token(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     streams(gateway, FIRST, {"text": "", "token_ids": [], "logprobs": {}, "finish_reason": "length"})
     found = events(await client.post("/generate_stream", json=REQUEST))
     assert [e["generated_text"] for e in found] == [None, "a"]
@@ -201,7 +209,7 @@ async def test_a_grammar_that_nothing_satisfies_is_the_requests_fault(
     ],
     ids=str,
 )
-def test_what_each_token_brought(names: list[str], text: str, expected: list[tuple[str, bool]]) -> None:
+def test_text_is_assigned_to_its_tokens(names: list[str], text: str, expected: list[tuple[str, bool]]) -> None:
     found = aligned(names, text)
     assert "".join(part for part, special in found if not special) == text
     if text != "other":

@@ -1,4 +1,4 @@
-"""Text generation as TGI and LoRAX have it: the request as vLLM gets it, which model it is for, and refusals."""
+"""Text generation in the dialect of TGI and LoRAX: requests as sent to vLLM, their models, and refusals."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ from tests.unit.http.text_generation.script import (
     ],
     ids=str,
 )  # fmt: skip
-async def test_a_request_as_vllm_gets_it(
+async def test_a_request_is_translated_for_vllm(
     client: httpx.AsyncClient, gateway: FakeGateway, parameters: Any, expected: dict[str, Any]
 ) -> None:
     answers(gateway, {**END, "prompt_token_ids": []})
@@ -117,7 +117,7 @@ async def test_no_more_tokens_are_requested_than_the_context_has(tmp_path: Path)
     ],
     ids=str,
 )
-async def test_what_cannot_be_honoured_is_refused(
+async def test_parameters_that_cannot_be_honoured_are_refused(
     client: httpx.AsyncClient, gateway: FakeGateway, parameters: Any, words: str
 ) -> None:
     for path in PATHS:
@@ -129,7 +129,7 @@ async def test_what_cannot_be_honoured_is_refused(
     assert gateway.links["chat"].requests == []
 
 
-async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient) -> None:
+async def test_unreadable_bodies_are_refused(client: httpx.AsyncClient) -> None:
     for body, status in ((b"{", 400), (b"\xff", 400), (b"[]", 422), (b"{}", 422), (b'{"inputs":""}', 422)):
         response = await client.post("/", content=body)
         assert (response.status_code, response.json()["error_type"]) == (status, "validation")
@@ -137,7 +137,7 @@ async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient) -> None:
     assert response.status_code in (400, 422)
 
 
-async def test_a_body_over_the_limit(tmp_path: Path) -> None:
+async def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, max_json=100)
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -161,7 +161,7 @@ async def test_a_body_over_the_limit(tmp_path: Path) -> None:
         ("", {"parameters": {"adapter_id": 3}}, 422, "adapter_id"),
     ],
 )  # fmt: skip
-async def test_which_model_answers(
+async def test_the_model_comes_from_the_query_or_is_the_only_one(
     client: httpx.AsyncClient, gateway: FakeGateway, query: str, body: Any, status: int, words: str
 ) -> None:
     answers(gateway, END)
@@ -170,7 +170,7 @@ async def test_which_model_answers(
     assert words in response.json().get("error", "")
 
 
-async def test_several_models_have_no_default(tmp_path: Path) -> None:
+async def test_there_is_no_default_among_several_models(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, [recipe("chat", "chat"), recipe("other", "chat")])
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -186,7 +186,7 @@ async def test_several_models_have_no_default(tmp_path: Path) -> None:
 
 # --- errors --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", PATHS)
-async def test_vllms_refusals_are_in_this_dialect(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
+async def test_vllms_refusals_are_translated(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
     reported = (
         "max_tokens=9 is over max_model_len=4. `prompt` and the prompt are too long. (parameter=max_tokens, value=9)"
     )
@@ -211,7 +211,7 @@ async def test_vllms_refusals_are_in_this_dialect(client: httpx.AsyncClient, gat
         (EngineFailed("broken"), "generation"),
     ],
 )
-async def test_errors_before_the_engine(
+async def test_errors_before_the_engine_are_in_this_dialect(
     client: httpx.AsyncClient, gateway: FakeGateway, path: str, error: RoundhouseError, kind: str
 ) -> None:
     gateway.refuse = error
@@ -231,7 +231,7 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_warning_of_the_engine_is_passed_on(tmp_path: Path, path: str, stream: bool) -> None:
-    """It is of a number of tokens: who named none has nothing to be told."""
+    """It is about `max_new_tokens`, so only a client that sent that field gets it."""
     gateway = FakeGateway(tmp_path)
     if stream or path == "/generate_stream":
         streams(gateway, FIRST, END)
