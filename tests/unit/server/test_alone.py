@@ -1,4 +1,4 @@
-"""A server carries nothing of a fleet that it does not belong to, and no library that none of its requests needed."""
+"""A server without a fleet has none of a fleet's code, and no library that no request has needed."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ print([name for name in layers if "Hop" in name or "Front" in name], context.get
 """
 
 
-def test_it_imports_no_fleet_and_no_idle_library_makes_no_context_and_adds_no_layer(tmp_path: Path) -> None:
+def test_a_lone_server_has_no_fleet_code_idle_libraries_tls_contexts_or_layers(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(STARTER)], capture_output=True, text=True, timeout=300
     )

@@ -1,4 +1,4 @@
-"""What a log line holds, for programs and for people."""
+"""The contents of log lines, for programs and for people."""
 
 import asyncio
 import io
@@ -17,13 +17,13 @@ from uvicorn.server import ServerState
 from runtime.config.logs import REQUESTS, RepeatFilter, configure, handler
 
 
-def logged(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Two records, the second with an error."""
+def log_output(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the log of two records, the second with an exception."""
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
     log = logging.Logger("roundhouse.test")
     log.addHandler(handler(stream))
-    log.info("plan %s", "é", extra={"request_id": "req-1", "seconds": 0.5, "color_message": "no field"})
+    log.info("plan %s", "é", extra={"request_id": "req-1", "seconds": 0.5, "color_message": "left out"})
     try:
         raise ValueError("it broke")
     except ValueError:
@@ -31,8 +31,8 @@ def logged(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
     return stream.getvalue()
 
 
-def test_programs_get_one_object_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = [json.loads(line) for line in logged(False, monkeypatch).splitlines()]
+def test_programs_get_one_json_object_per_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = [json.loads(line) for line in log_output(False, monkeypatch).splitlines()]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
     assert first == {
         "level": "info", "logger": "roundhouse.test", "message": "plan é", "request_id": "req-1", "seconds": 0.5,
@@ -43,20 +43,20 @@ def test_programs_get_one_object_a_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_people_get_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, *error = logged(True, monkeypatch).splitlines()
+    first, second, *error = log_output(True, monkeypatch).splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d INFO    roundhouse.test: plan é request_id=req-1 seconds=0.5", first)
     assert second.endswith("ERROR   roundhouse.test: unmapped model=<class 'object'>")
     assert error[-1] == "ValueError: it broke"
 
 
-def test_uvicorn_makes_no_line_of_each_request() -> None:
-    """It makes one, whatever `access_log` says and whoever reads it, once its logger has a handler above it."""
+def test_uvicorn_logs_no_line_per_request() -> None:
+    """It would do so despite `access_log` as soon as a logger above its own has a handler."""
     loop, names = (
         asyncio.new_event_loop(),
         ("", "roundhouse", "uvicorn", "uvicorn.error", "litserve", "litserve.server"),
     )
     loggers = [logging.getLogger(name) for name in names]
-    before = [(list(one.handlers), one.level, one.propagate) for one in loggers]
+    before = [(list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
     try:
         config = uvicorn.Config(FastAPI(), access_log=False, log_config=None)
         configure("info")
@@ -64,18 +64,18 @@ def test_uvicorn_makes_no_line_of_each_request() -> None:
     finally:
         loop.close()
         logging.captureWarnings(False)
-        for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
-            one.handlers[:], one.propagate = handlers, propagate
-            one.setLevel(level)
+        for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
 
 
-def test_one_client_cannot_flood_it() -> None:
-    """A line for each bad request, from a library; what another place has to say, and the log of requests, comes."""
+def test_one_client_cannot_flood_the_log() -> None:
+    """Repeated warnings of one line of a library are cut; other warnings and the log of requests are not."""
     stream = io.StringIO()
     writer = handler(stream)
 
     def logger(name: str) -> logging.Logger:
-        result = logging.Logger(name)  # not one of the tree, whose levels other tests and libraries set
+        result = logging.Logger(name)  # outside the tree, whose levels other tests and libraries set
         result.addHandler(writer)
         return result
 
@@ -90,18 +90,18 @@ def test_one_client_cannot_flood_it() -> None:
     assert [line["message"] for line in lines].count("something else") == 1
 
 
-def test_what_was_left_out_is_counted() -> None:
+def test_omitted_records_are_counted() -> None:
     now = [0.0]
-    sparing = RepeatFilter(lambda: now[0])
+    repeats = RepeatFilter(lambda: now[0])
     records = [logging.makeLogRecord({"levelno": logging.WARNING, "pathname": "a", "lineno": 1}) for _ in range(30)]
-    assert sum(map(sparing.filter, records)) == sparing.MAX_RECORDS
-    now[0] = sparing.SECONDS
+    assert sum(map(repeats.filter, records)) == repeats.MAX_RECORDS
+    now[0] = repeats.SECONDS
     last = logging.makeLogRecord({"levelno": logging.WARNING, "pathname": "a", "lineno": 1})
-    assert sparing.filter(last)
+    assert repeats.filter(last)
     assert last.__dict__["left_out"] == 10
 
 
-def test_warnings_of_python_are_lines_of_the_log() -> None:
+def test_pythons_warnings_are_logged() -> None:
     code = "import warnings; from runtime.config.logs import configure; configure('info'); warnings.warn('old')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     (line,) = map(json.loads, done.stderr.splitlines())

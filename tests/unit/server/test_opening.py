@@ -1,4 +1,4 @@
-"""A gateway is put together as its settings and its device say."""
+"""Gateways opened with given settings and devices."""
 
 import asyncio
 import errno
@@ -27,13 +27,13 @@ from tests.system.serving import STARTER
     [(Device("cpu", "cpu", "cpu", 100, 100), NO_LIMIT), (Device("cuda", "cuda:0", "GPU", 100, 100, 100, 0), 0)],
     ids=["on a CPU", "beside a GPU"],
 )
-async def test_no_host_memory_is_none_beside_a_gpu(tmp_path: Path, device: Device, host_budget: int) -> None:
+async def test_a_host_budget_of_0_is_no_limit_only_on_a_cpu(tmp_path: Path, device: Device, host_budget: int) -> None:
     settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
     async with open_gateway(settings, Documents(), device) as gateway:
         assert gateway.services.models._residency.table.host_budget == host_budget
 
 
-async def test_a_disk_that_is_bad_for_one_model_ends_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_model_does_not_stop_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(*_: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", "/models/m/tokenizer.json")
 
@@ -46,7 +46,7 @@ async def test_a_disk_that_is_bad_for_one_model_ends_no_server(tmp_path: Path, m
     assert "/models/m/tokenizer.json cannot be read or created: Permission denied." in broken.message
 
 
-async def test_what_a_killed_server_had_not_finished_is_gone_at_the_start(tmp_path: Path) -> None:
+async def test_half_finished_files_of_a_killed_server_are_removed_at_the_start(tmp_path: Path) -> None:
     halves = [tmp_path / "converted" / "abc-2.half", tmp_path / "merged" / ".small-one-1234"]
     for half in halves:
         half.mkdir(parents=True)
@@ -56,7 +56,7 @@ async def test_what_a_killed_server_had_not_finished_is_gone_at_the_start(tmp_pa
         assert not any(half.exists() for half in halves)
 
 
-async def test_a_start_that_the_disk_ends_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_that_fails_at_the_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "configure", lambda _: None)  # of the test run's own
 
     def refused(*_: object, **__: object) -> None:
@@ -82,5 +82,5 @@ async def test_a_gateway_that_is_open_freezes_its_heap_and_logs_collections(
     await process.start()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
     await process.stop()
-    assert frozen == [process.gateway()], "what it opened is frozen with it"
-    assert [type(one) for one in gc.callbacks] == [CollectionLog]
+    assert frozen == [process.gateway()], "the heap is frozen after the gateway was opened"
+    assert [type(callback) for callback in gc.callbacks] == [CollectionLog]

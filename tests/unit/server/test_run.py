@@ -1,4 +1,4 @@
-"""What the server process does before it forks the API process."""
+"""The server process: the fork of the API process, its manager, its slots and its end."""
 
 import errno
 import logging
@@ -35,8 +35,8 @@ server.run(Settings(recipes=(), data_dir=folder, run_dir=folder), Documents(), D
 
 
 @pytest.mark.long
-def test_the_collector_never_looks_at_what_was_imported(tmp_path: Path) -> None:
-    """In the API process, a look at all objects would keep it from every stream for 80 ms."""
+def test_imported_objects_are_frozen_before_the_fork(tmp_path: Path) -> None:
+    """A garbage collection over all objects would stop every stream of the API process for 80 ms."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=240
     )
@@ -58,8 +58,8 @@ if __name__ == "__main__":
 """
 
 
-def test_the_manager_ends_with_a_server_that_is_killed_whatever_the_way_that_python_starts_processes() -> None:
-    """From Python 3.14 on a process of its own forks it, and it would outlive the server."""
+def test_the_manager_ends_with_a_killed_server_with_any_start_method() -> None:
+    """Since Python 3.14 a fork server starts the manager, which would outlive our server."""
     with subprocess.Popen([sys.executable, "-c", MANAGER], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         manager = psutil.Process(int(server.stdout.readline()))
@@ -96,8 +96,8 @@ os.wait()
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_no_connection_is_taken_while_running_requests_finish(loop: str) -> None:
-    """Another process has the listening socket, too: a load balancer would wait for a server that never answers."""
+def test_no_connection_is_accepted_while_running_requests_finish(loop: str) -> None:
+    """The parent has the listening socket, too, so that a load balancer would wait for an answer in vain."""
     command = [sys.executable, "-c", STOPPING, loop]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
@@ -116,8 +116,8 @@ def test_no_connection_is_taken_while_running_requests_finish(loop: str) -> None
         assert server.wait() == 0
 
 
-def test_a_slot_that_cannot_be_started_now_is_started_later() -> None:
-    """LitServe's monitoring would end with the error, and no slot come back any more."""
+def test_a_failed_start_of_a_slot_is_repeated() -> None:
+    """The error would end LitServe's monitoring, so that no slot would be restarted."""
     tries: list[str | OSError] = [OSError(errno.EAGAIN, "Resource temporarily unavailable"), "process"]
 
     def launch(_api: object, _worker_id: int) -> str:
@@ -132,12 +132,12 @@ def test_a_slot_that_cannot_be_started_now_is_started_later() -> None:
         server.launch_single_inference_worker(None, 0)
     tries.insert(0, OSError(errno.ENOMEM, "Cannot allocate memory"))
     server.inference_workers.append("ended process")
-    assert server.launch_single_inference_worker(None, 0) == "ended process", "it is seen as ended, and tried again"
+    assert server.launch_single_inference_worker(None, 0) == "ended process", "ended, so that it is started again"
     assert server.launch_single_inference_worker(None, 0) == "process"
 
 
 @pytest.mark.parametrize(("error", "count"), [(EOFError(), 0), (ConnectionRefusedError(), 0), (ValueError("new"), 1)])
-def test_that_the_manager_ended_first_is_no_news(
+def test_an_error_because_the_manager_ended_first_is_not_logged(
     error: Exception, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logging.getLogger("tests.litserve")

@@ -1,4 +1,4 @@
-"""Defaults that depend on where the server or a command is called."""
+"""Defaults that depend on the working directory."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 from runtime.config.settings import STARTER, default_data_dir, starter_recipes
 
 
-def test_a_working_directory_that_this_user_may_not_look_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when root calls a command for a service's user from a folder of root's."""
+def test_defaults_work_in_a_working_directory_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, root runs a command as a service's user from a folder of root."""
     stat = os.stat
 
     def refused(path: Any, *given: Any, **named: Any) -> os.stat_result:

@@ -1,4 +1,4 @@
-"""What the log tells of a shutdown, and that the signal's own handler still gets it."""
+"""The log of a shutdown, and signals, which reach the earlier handlers, too."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from runtime.server.shutdown import RemainingWork, Shutdown
 
 @pytest.fixture
 def handlers() -> Iterator[list[int]]:
-    """Somebody else's handlers, and what they were called with."""
+    """Install earlier handlers of SIGTERM and SIGINT, and return the signals that they get."""
     got: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
@@ -32,7 +32,7 @@ def test_each_phase_is_logged_once_with_the_remaining_work(
     shutdown.listen()
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGINT)  # was ignored, is ignored
+    os.kill(os.getpid(), signal.SIGINT)  # stays ignored
     assert handlers == [signal.SIGTERM, signal.SIGTERM]
     now[0] = RemainingWork(running=1, waiting=0, models=4)
     shutdown.drained()
@@ -48,7 +48,9 @@ def test_each_phase_is_logged_once_with_the_remaining_work(
     ]
 
 
-def test_without_a_signal_and_outside_of_the_main_thread(handlers: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_main_thread_installs_a_handler_and_a_stop_without_signal_is_logged(
+    handlers: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "roundhouse.server")
     shutdown = Shutdown(lambda: RemainingWork(0, 0, 1), 60.0)
     before = signal.getsignal(signal.SIGTERM)

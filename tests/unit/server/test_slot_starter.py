@@ -13,7 +13,7 @@ from tests.eventually import eventually
 
 
 class Worker:
-    """A process of LitServe."""
+    """A worker process of LitServe."""
 
     def __init__(self, number: int) -> None:
         self.number, self.killed = number, False
@@ -26,7 +26,7 @@ class Worker:
 
 
 class Shell:
-    """The parts of LitServer that a start touches. `failures`: raised first."""
+    """The parts of LitServer that a start uses. The errors in `failures` are raised first."""
 
     def __init__(self) -> None:
         self.litapi_connector = SimpleNamespace(lit_apis=[SimpleNamespace(api_path="/x")])
@@ -35,7 +35,7 @@ class Shell:
         self.failures: list[OSError] = []
 
     def launch_single_inference_worker(self, api: Any, number: int) -> Worker:
-        assert self._workers_per_device_by_api_path[api.api_path] > number, "LitServe looks its device up by number"
+        assert self._workers_per_device_by_api_path[api.api_path] > number, "LitServe looks up the device by number"
         if self.failures:
             raise self.failures.pop()
         return Worker(number)
@@ -63,19 +63,19 @@ def test_each_request_starts_the_next_slot(shell: Shell, starter: SlotStarter) -
     starter.request()
     starter.request()
     eventually(lambda: numbers(shell) == [0, 1, 2])
-    assert shell._workers_per_device_by_api_path == {"/x": 3}, "LitServe finds a dead one by these"
+    assert shell._workers_per_device_by_api_path == {"/x": 3}, "LitServe finds dead workers by these counts"
 
 
-def test_a_slot_that_cannot_be_started_now_is_started_later(shell: Shell, starter: SlotStarter) -> None:
+def test_a_failed_start_of_a_slot_is_repeated(shell: Shell, starter: SlotStarter) -> None:
     shell.failures = [OSError(errno.EAGAIN, "Resource temporarily unavailable")] * 2
     starter.request()
     eventually(lambda: numbers(shell) == [0, 1])
 
 
-def test_none_is_left_and_none_starts_after_the_end(shell: Shell, starter: SlotStarter) -> None:
+def test_after_the_end_no_slot_is_left_or_started(shell: Shell, starter: SlotStarter) -> None:
     starter.request()
     eventually(lambda: numbers(shell) == [0, 1])
     starter.close(shell)
-    assert [worker.is_alive() for worker in shell.inference_workers] == [True, False], "the first is LitServe's to end"
+    assert [worker.is_alive() for worker in shell.inference_workers] == [True, False], "LitServe ends the first"
     assert starter._start(shell)
     assert numbers(shell) == [0, 1]

@@ -1,4 +1,4 @@
-"""Training some of the starter adapters leaves the others as they were, to the bit."""
+"""Training some of the starter adapters leaves the others unchanged, bit for bit."""
 
 import json
 from pathlib import Path
@@ -41,14 +41,14 @@ def test_only_the_named_adapters_change(tmp_path: Path) -> None:
     assert record["steps"] >= 1
 
 
-def test_tasks_are_named_in_any_order_and_must_exist() -> None:
+def test_tasks_may_be_named_in_any_order_and_must_exist() -> None:
     assert _tasks(None) == TASK_NAMES
     assert _tasks(["kebab-case", "acronym"]) == tuple(name for name in TASK_NAMES if name in {"acronym", "kebab-case"})
     with pytest.raises(SystemExit, match=r"unknown tasks.*'sing'"):
         _tasks(["sing"])
 
 
-def test_adapters_alone_are_installed_for_the_base_that_is_there(tmp_path: Path) -> None:
+def test_adapters_can_be_installed_without_their_base(tmp_path: Path) -> None:
     pack, trained = tmp_path / "pack", tmp_path / "trained"
     for folder in (pack / CHAT, *(trained / "adapters" / name for name in TASK_NAMES)):
         folder.mkdir(parents=True)

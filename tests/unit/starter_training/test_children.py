@@ -1,4 +1,4 @@
-"""Data workers of a training end with it, also when it is killed."""
+"""Data workers of a training end with it, even if it is killed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The heads that a reranker's training begins with: a word looks at its like in the other text."""
+"""The matching heads with which a reranker's training begins: a word attends to the same word in the other text."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ Students = tuple[BertForSequenceClassification, BertForSequenceClassification, d
 
 @pytest.fixture
 def students() -> Students:
-    """A student with and one without such heads, and a query with a passage as input and as word pieces."""
+    """Return a student with such heads, one without, and a query with a passage as input and as word pieces."""
     tokenizer = AutoTokenizer.from_pretrained(get_model_path())
     inputs = tokenizer(QUERY, PASSAGE, return_tensors="pt")
     pair = []
@@ -30,7 +30,7 @@ def students() -> Students:
     return pair[0], pair[1], dict(inputs), tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
 
 
-def test_a_word_looks_at_its_like_in_the_other_text_and_else_at_a_separator(students: Students) -> None:
+def test_a_word_attends_to_the_same_word_in_the_other_text_or_to_a_separator(students: Students) -> None:
     with_heads, without, inputs, pieces = students
     with torch.no_grad():
         after, before = (m(**inputs, output_attentions=True).attentions[0][0, :HEADS] for m in (with_heads, without))
@@ -47,7 +47,7 @@ def test_a_word_looks_at_its_like_in_the_other_text_and_else_at_a_separator(stud
     assert after[:, pieces.index("window"), ends].sum(-1).mean() < 0.3
 
 
-def test_only_the_heads_requested_for_are_rewritten(students: Students) -> None:
+def test_only_the_requested_heads_are_rewritten(students: Students) -> None:
     with_heads, without, _, _ = students
     rows = HEADS * 384 // 12
     for name in ("query", "key"):

@@ -1,4 +1,4 @@
-"""Hard negatives of a reranker's training, which are kept between two runs."""
+"""Hard negatives of a reranker's training are stored for later runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +26,8 @@ def embedding(calls: list[str], what: str) -> Callable[[], Tensor]:
     return make
 
 
-def test_they_are_found_once_for_the_same_passages_and_anew_for_others(tmp_path: Path) -> None:
-    """`prepare` writes other passages into the same folder: the numbers of the old ones mean nothing there."""
+def test_negatives_are_searched_once_for_the_same_passages(tmp_path: Path) -> None:
+    """`prepare` may write other passages into the folder, where the old numbers are invalid."""
     path, calls = tmp_path / "mined-0.safetensors", list[str]()
     for given in (passages("one"), passages("one"), passages("two")):
         found = batches.mined(
@@ -37,7 +37,7 @@ def test_they_are_found_once_for_the_same_passages_and_anew_for_others(tmp_path:
     assert sorted(calls) == ["queries", "queries", "texts", "texts"]
 
 
-def test_they_come_to_the_device_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_negatives_are_read_to_the_training_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices: list[str] = []
 
     def witness(path: Path, device: str = "cpu") -> dict[str, Tensor]:

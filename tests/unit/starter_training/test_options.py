@@ -1,4 +1,4 @@
-"""Trainings' options, and what ends them: what they leave alone must be somewhere."""
+"""The trainings' options, which must name the weights that they keep, and the errors that end a rebuild."""
 
 import subprocess
 import sys
@@ -13,10 +13,10 @@ from starter_training.chat import train
 
 
 @pytest.mark.parametrize("words", [["--tasks", "uppercase"], ["--minutes-base", "0"]])
-def test_what_is_not_trained_is_not_drawn_anew(
+def test_a_partial_training_requires_the_weights_it_keeps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """Else nineteen empty adapters, or adapters of a base of random weights, would go into the pack."""
+    """Otherwise nineteen untrained adapters, or adapters of an untrained base, would get into the pack."""
     monkeypatch.setattr(sys, "argv", ["train", "--out", "out", *words])
     with pytest.raises(SystemExit):
         train._arguments()
@@ -25,7 +25,7 @@ def test_what_is_not_trained_is_not_drawn_anew(
     assert str(train._arguments().resume) == "before"
 
 
-def test_the_help_tells_how_long_each_step_trains(
+def test_the_help_has_the_duration_of_each_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["starter_training", "--help"])
@@ -37,10 +37,10 @@ def test_the_help_tells_how_long_each_step_trains(
 
 @pytest.mark.parametrize(("step", "module"), [("_rerank", "install_rerank"), ("_speech", "install_speech")])
 @pytest.mark.parametrize("code", [0, 1, figures.MISSED])
-def test_what_could_not_be_measured_ends_the_rebuild(
+def test_an_evaluation_that_fails_ends_the_rebuild(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str, module: str, code: int
 ) -> None:
-    """Else the new weights would go with the figures of the old ones."""
+    """Otherwise the new weights would be installed with the old figures."""
 
     def ended(command: list[str]) -> SimpleNamespace:
         last = any(word in command[2] for word in ("rerank.evaluate", "speech.samples"))

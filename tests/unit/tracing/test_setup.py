@@ -1,4 +1,4 @@
-"""Traces are kept where OpenTelemetry's variables say so, and only then is anything of it imported."""
+"""Traces are exported if OpenTelemetry's variables say so, and only then is its SDK imported."""
 
 import logging
 import subprocess
@@ -26,24 +26,24 @@ URL = "http://127.0.0.1:9"
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_is_enabled(variables: dict[str, str], expected: bool) -> None:
+def test_traces_are_enabled_by_opentelemetrys_variables(variables: dict[str, str], expected: bool) -> None:
     assert setup.is_enabled(variables) is expected
 
 
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What is logged, on a logger of this file's own: what another test loads may silence those that are there."""
+    """Capture the log of a logger of this file only, since code of other tests may silence existing loggers."""
     monkeypatch.setattr(setup, "log", logging.getLogger("tests.tracing"))
     caplog.set_level("WARNING", "tests.tracing")
     return caplog
 
 
-def test_another_protocol_is_logged_and_no_fault(reported: pytest.LogCaptureFixture) -> None:
+def test_another_protocol_is_logged_and_disables_traces(reported: pytest.LogCaptureFixture) -> None:
     assert setup.start({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) is None
     assert "HTTP only" in reported.text
 
 
-def test_a_missing_extra_is_logged_and_no_fault(
+def test_a_missing_extra_is_logged_and_disables_traces(
     monkeypatch: pytest.MonkeyPatch, reported: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(setup, "NEEDED", ("nothing.of.this.name", "email.nothing"))
@@ -52,7 +52,7 @@ def test_a_missing_extra_is_logged_and_no_fault(
 
 
 @pytest.mark.parametrize(("name", "value"), [("OTEL_BSP_MAX_QUEUE_SIZE", "10"), ("OTEL_ATTRIBUTE_COUNT_LIMIT", "many")])
-def test_a_variable_that_the_sdk_refuses_is_logged_and_no_fault(
+def test_a_variable_that_the_sdk_refuses_is_logged_and_disables_traces(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, reported: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -60,7 +60,7 @@ def test_a_variable_that_the_sdk_refuses_is_logged_and_no_fault(
     assert "no traces" in reported.text
 
 
-async def test_a_collector_that_is_not_there_does_not_keep_the_server_from_stopping() -> None:
+async def test_an_unreachable_collector_does_not_prevent_a_stop() -> None:
     tracing = setup.start({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
     assert tracing is not None
     await tracing.close()
@@ -74,6 +74,6 @@ print([name for name in sys.modules if name.split(".")[0] == "opentelemetry"])
 """
 
 
-def test_nothing_is_imported_when_off() -> None:
+def test_nothing_is_imported_while_traces_are_disabled() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""A request as spans: where they begin and end, below whom they are, and what is never on them."""
+"""The spans of a request: their times, their parents, and the texts that they never contain."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class ExportedSpans:
-    """Spans in the order of their ends."""
+    """The exported spans, in the order of their ends."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
         self._exporter = InMemorySpanExporter()
@@ -58,7 +58,7 @@ class ExportedSpans:
 
 
 @contextmanager
-def telling(gateway: FakeGateway, *events: Any) -> Iterator[None]:
+def scripted(gateway: FakeGateway, *events: Any) -> Iterator[None]:
     gateway.links["chat"].script = lambda _: events
     yield
 
@@ -77,12 +77,12 @@ def reported(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> None:
-    kept = ExportedSpans()
-    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *REPORTED):
+async def test_a_request_is_a_span_that_contains_its_stages(tmp_path: Path) -> None:
+    spans = ExportedSpans()
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing)
+    with scripted(gateway, *REPORTED):
         assert (await ask(gateway, {"x-request-id": "mine-1"})).status_code == 200
-    whole = kept["chat chat"]
+    whole = spans["chat chat"]
     assert whole.kind is SpanKind.SERVER
     assert whole.parent is None
     reported_ = reported(whole)
@@ -95,7 +95,7 @@ async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> N
         "roundhouse.team": "default", "roundhouse.class": "interactive", "roundhouse.source": "api",
         "roundhouse.end": "done",
     }  # fmt: skip
-    stages = [span for span in kept.all if span is not whole]
+    stages = [span for span in spans.all if span is not whole]
     assert {span.name for span in stages} >= {"prefill", "decode"}
     assert whole.start_time is not None
     at = whole.start_time
@@ -111,20 +111,20 @@ async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> N
 async def test_the_replica_that_answered_is_on_the_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalLease, "replica", 2)
     monkeypatch.setattr(LocalLease, "replica_reason", "adapter")
-    kept = ExportedSpans()
-    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *REPORTED):
+    spans = ExportedSpans()
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing)
+    with scripted(gateway, *REPORTED):
         assert (await ask(gateway)).headers["x-roundhouse-replica"] == "2 adapter"
-    attributes = reported(kept["chat chat"])
+    attributes = reported(spans["chat chat"])
     assert (attributes["roundhouse.replica"], attributes["roundhouse.replica.reason"]) == (2, "adapter")
 
 
-async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:
-    kept = ExportedSpans()
-    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *REPORTED):
+async def test_a_callers_trace_continues_in_the_engine(tmp_path: Path) -> None:
+    spans = ExportedSpans()
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing)
+    with scripted(gateway, *REPORTED):
         await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "a=b"})
-    whole = kept["chat chat"]
+    whole = spans["chat chat"]
     assert whole.parent is not None
     assert (f"{whole.context.trace_id:032x}", f"{whole.parent.span_id:016x}") == (TRACE, CALLER)
     [request] = gateway.links["chat"].requests
@@ -132,47 +132,47 @@ async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", ["", "x", f"00-{'0' * 32}-{CALLER}-01", f"00-{TRACE}-{CALLER}-01" * 50, "00-ü-1-1"])
-async def test_what_is_no_trace_begins_a_new_one(tmp_path: Path, odd: str) -> None:
-    kept = ExportedSpans()
-    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *REPORTED):
+async def test_an_invalid_traceparent_begins_a_new_trace(tmp_path: Path, odd: str) -> None:
+    spans = ExportedSpans()
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing)
+    with scripted(gateway, *REPORTED):
         answer = await ask(gateway, {"traceparent": odd.encode()})
     assert answer.status_code == 200
-    assert kept["chat chat"].parent is None
+    assert spans["chat chat"].parent is None
 
 
-async def test_what_is_not_sampled_says_so_and_has_no_stages(tmp_path: Path) -> None:
-    kept = ExportedSpans(ALWAYS_OFF)
-    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
-    with telling(gateway, *REPORTED):
+async def test_a_request_that_is_not_sampled_has_no_stages(tmp_path: Path) -> None:
+    spans = ExportedSpans(ALWAYS_OFF)
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing)
+    with scripted(gateway, *REPORTED):
         await ask(gateway)
-    assert kept.all == ()
+    assert spans.all == ()
     [request] = gateway.links["chat"].requests
     assert int(request.trace["traceparent"][-2:], 16) & 1 == 0
 
 
 async def test_without_traces_nothing_is_passed_on(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
-    with telling(gateway, *REPORTED):
+    with scripted(gateway, *REPORTED):
         await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01"})
     [request] = gateway.links["chat"].requests
     assert request.trace == {}
 
 
 async def test_a_clients_fault_is_no_error_of_the_span_and_ours_is(tmp_path: Path) -> None:
-    kept = ExportedSpans()
-    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
+    spans = ExportedSpans()
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing)
     await ask(gateway, model="nobody")
-    refused = kept["chat"]
+    refused = spans["chat"]
     assert refused.status.status_code is StatusCode.UNSET
     assert reported(refused)["error.type"] == "model_not_found"
     assert "gen_ai.request.model" not in reported(refused)
-    with telling(gateway, EngineFailed("it broke over " + SECRET)):
+    with scripted(gateway, EngineFailed("it broke over " + SECRET)):
         await ask(gateway)
-    failed = kept["chat chat"]
+    failed = spans["chat chat"]
     assert failed.status.status_code is StatusCode.ERROR
     assert reported(failed)["error.type"] == "engine_failed"
-    assert all(SECRET not in span.to_json() for span in kept.all)
+    assert all(SECRET not in span.to_json() for span in spans.all)
 
 
 async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_from(
@@ -180,57 +180,57 @@ async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_fr
 ) -> None:
     monkeypatch.setenv("TEST_PROVIDER_KEY", KEY)
     monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.001)
-    kept = ExportedSpans()
+    spans = ExportedSpans()
     plays = [Play([json.dumps({"error": {"message": SECRET}}).encode()], status=503), traces.chat("big")]
     scripts: Any = {"there": (lambda seen: plays.pop(0), "openai", {"retries": 1})}
-    async with rigged_with(tmp_path, scripts, kept.tracing) as rig:
+    async with rigged_with(tmp_path, scripts, spans.tracing) as rig:
         answer = await rig.chat()
         assert answer.status_code == 200, answer.text
         [record] = rig.gateway.records.all
         seen = [request.headers["traceparent"] for request in rig.fake.seen]
-    attempts = [span for span in kept.all if span.name == "provider"]
-    whole = kept["chat there/big"]
+    attempts = [span for span in spans.all if span.name == "provider"]
+    whole = spans["chat there/big"]
     assert [header[3:-3] for header in seen] == [numbers(span) for span in attempts]
     assert [span.parent for span in attempts] == [whole.context] * 2
     assert [span.kind for span in attempts] == [SpanKind.CLIENT] * 2
     assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
     assert reported(whole)["gen_ai.provider.name"] == "there"
     assert reported(whole)["roundhouse.attempt"] == 2
-    assert {span.name for span in kept.all} <= {"receive", "queue", "provider", "chat there/big"}
-    assert all(SECRET not in span.to_json() and KEY not in span.to_json() for span in kept.all)
+    assert {span.name for span in spans.all} <= {"receive", "queue", "provider", "chat there/big"}
+    assert all(SECRET not in span.to_json() and KEY not in span.to_json() for span in spans.all)
     causes = record.causes
     assert sum(causes.values()) == pytest.approx(record.seconds["total"])
     assert causes["provider"] > 0
-    assert causes["queue"] > 0, "of the pause between the two"
+    assert causes["queue"] > 0, "the pause between the attempts"
     assert causes["prefill"] == causes["decode"] == 0
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key"])
 async def test_a_key_is_on_no_span(tmp_path: Path, header: str) -> None:
-    """However it is shown, also where it does not belong; neither the one that is let in nor one that is refused."""
+    """In any header or other part of the request, whether the key is valid or refused."""
     key, wrong, pepper = secret.make(), secret.make(), b"p" * 64
     caller = Caller("search", key.id, frozenset(SCOPES))
     known = {key.id: KeyEntry(secret.digest(pepper, key.text), caller, None, False)}
-    kept = ExportedSpans()
-    gateway = FakeGateway(tmp_path, tracing=kept.tracing, callers=Keyring(known, pepper, is_open=False))
+    spans = ExportedSpans()
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing, callers=Keyring(known, pepper, is_open=False))
     app = application(gateway, layers(gateway.settings))
-    transport, reported_by = httpx.ASGITransport(app=app), ("Bearer {}" if header == "authorization" else "{}")
-    with telling(gateway, *REPORTED):
+    transport, template = httpx.ASGITransport(app=app), ("Bearer {}" if header == "authorization" else "{}")
+    with scripted(gateway, *REPORTED):
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             statuses = []
-            for displayed in (key, wrong):
-                headers = {header: reported_by.format(displayed.text), "cookie": f"k={displayed.text}"}
-                body = BODY | {"user": displayed.text, "metadata": {"key": displayed.text}}
-                answer = await client.post(PATH, json=body, headers=headers, params={"api_key": displayed.text})
+            for sent in (key, wrong):
+                headers = {header: template.format(sent.text), "cookie": f"k={sent.text}"}
+                body = BODY | {"user": sent.text, "metadata": {"key": sent.text}}
+                answer = await client.post(PATH, json=body, headers=headers, params={"api_key": sent.text})
                 statuses.append(answer.status_code)
             gateway.links["chat"].script = lambda _: (EngineFailed("it broke over " + key.text),)
-            answer = await client.post(PATH, json=BODY, headers={header: reported_by.format(key.text)})
+            answer = await client.post(PATH, json=BODY, headers={header: template.format(key.text)})
     assert [*statuses, answer.status_code] == [200, 401, 500]
-    assert "roundhouse.team" in reported(kept.all[-1])
+    assert "roundhouse.team" in reported(spans.all[-1])
     for text in (key.text, wrong.text):
         parts = {text, text.rpartition("-")[2], text[12:40]}
-        assert not [span.name for span in kept.all if any(part in span.to_json() for part in parts)]
-    assert kept.all
+        assert not [span.name for span in spans.all if any(part in span.to_json() for part in parts)]
+    assert spans.all
 
 
 def test_each_path_has_an_operation() -> None:

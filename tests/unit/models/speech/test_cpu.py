@@ -1,4 +1,4 @@
-"""Which settings the libraries get on which processor."""
+"""Settings of the speech libraries that depend on the processor."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ISA = "CT2_FORCE_CPU_ISA"
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("flags", "expected"),
     [
         ({"fpu", "avx2", *AVX512, "avx512_vnni"}, "AVX512"),
         (AVX512 - {"avx512vl"}, None),
@@ -24,17 +24,17 @@ ISA = "CT2_FORCE_CPU_ISA"
         ((), None),
     ],
 )
-def test_avx_512_is_enabled_where_all_of_it_is_there(
-    found: Iterable[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+def test_avx_512_is_enabled_if_the_processor_has_all_of_it(
+    flags: Iterable[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transcribe_cpu, "features", lambda: frozenset(found))
-    monkeypatch.setenv(ISA, "")  # so that it is put back
+    monkeypatch.setattr(transcribe_cpu, "features", lambda: frozenset(flags))
+    monkeypatch.setenv(ISA, "")  # so that monkeypatch restores it
     del os.environ[ISA]
     widest_vectors()
     assert os.environ.get(ISA) == expected
 
 
-def test_what_the_operator_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operators_setting_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ISA, "GENERIC")
     widest_vectors()
     assert os.environ[ISA] == "GENERIC"
@@ -55,8 +55,8 @@ ctranslate2.models.Whisper(sys.argv[1], device="cpu")
 
 
 @pytest.mark.real
-def test_the_libraries_take_them() -> None:
-    """In a process of its own: both read their settings once."""
+def test_the_libraries_use_the_settings() -> None:
+    """In a process of its own, since both libraries read their settings only once."""
     model = Path(__file__).parents[4] / "models" / "starter" / "pack" / "starter-speech"
     variables = {key: value for key, value in os.environ.items() if key != ISA}
     done = subprocess.run(
@@ -67,8 +67,8 @@ def test_the_libraries_take_them() -> None:
 
 
 @pytest.mark.parametrize("requested", ["", "0"])
-def test_no_library_of_speech_keeps_an_id_of_this_machine_or_reports_it(requested: str, tmp_path: Path) -> None:
-    """The environment has no variables of CI, where ONNX Runtime is silent by itself."""
+def test_the_speech_libraries_write_no_id_of_this_machine(requested: str, tmp_path: Path) -> None:
+    """The environment lacks the variables of CI, where ONNX Runtime sends no telemetry anyway."""
     variables = {
         "HOME": str(tmp_path),
         "PYTHONPATH": str(Path(__file__).parents[4]),

@@ -1,4 +1,4 @@
-"""The library that CTranslate2 opens by name is there by then."""
+"""cuBLAS, which CTranslate2 opens by name, is loaded before that."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ import ctypes, sys
 sys.path.insert(0, sys.argv[1])
 try:
     ctypes.CDLL("libcublas.so.12")
-    print("there already")
+    print("installed")
 except OSError:
     from models.speech.libraries import load_cublas
     load_cublas()
@@ -25,8 +25,8 @@ except OSError:
 """
 
 
-def test_it_is_found_by_its_name_once_it_was_loaded(tmp_path: Path) -> None:
-    """Two libraries as the package has them: the second needs the first, and neither lies where the system looks."""
+def test_cublas_is_found_by_its_name_after_loading(tmp_path: Path) -> None:
+    """As in the package, the second library needs the first, and neither is in a folder that the system searches."""
     folder = tmp_path / "nvidia" / "cublas" / "lib"
     folder.mkdir(parents=True)
     sources = ("int lt(void) { return 42; }", "int lt(void); int answer(void) { return lt(); }")
@@ -38,7 +38,7 @@ def test_it_is_found_by_its_name_once_it_was_loaded(tmp_path: Path) -> None:
             check=True,
         )
     done = subprocess.run([sys.executable, "-c", PROBE, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() in ("42", "there already")
+    assert done.stdout.strip() in ("42", "installed")
 
 
 def test_the_error_on_a_host_without_it_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_the_error_on_a_host_without_it_names_the_package(monkeypatch: pytest.Mo
         libraries.load_cublas()
 
 
-def test_what_the_driver_compiles_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_are_cached_in_our_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"HOME": "/somewhere", "CUDA_CACHE_MAXSIZE": "1"})
     libraries.keep_compiled()
     assert os.environ["CUDA_CACHE_PATH"] == str(cache_folder("cuda"))

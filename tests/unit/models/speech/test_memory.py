@@ -1,4 +1,4 @@
-"""When the C library is told to give freed memory back: from the first long recording to the end of the last."""
+"""The C library returns freed memory from the first long recording until the last one ends."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return found
 
 
-def test_recordings_side_by_side_share_it(calls: list[tuple[object, ...]]) -> None:
+def test_memory_is_returned_until_the_last_of_several_recordings_ends(calls: list[tuple[object, ...]]) -> None:
     with lean():
         with lean():
             assert calls == ON + TRIM
@@ -36,7 +36,7 @@ def test_recordings_side_by_side_share_it(calls: list[tuple[object, ...]]) -> No
     assert calls == ON + TRIM + TRIM + OFF + TRIM
 
 
-def test_an_older_c_library_gets_the_usual_threshold_where_it_takes_no_larger(
+def test_a_c_library_that_refuses_a_large_threshold_gets_the_usual_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[tuple[object, ...]] = []
@@ -51,14 +51,14 @@ def test_an_older_c_library_gets_the_usual_threshold_where_it_takes_no_larger(
     assert found == [KEEP[0], OFF[0], KEEP[1]]
 
 
-def test_a_model_on_a_cpu_keeps_its_memory_but_for_long_recordings(calls: list[tuple[object, ...]]) -> None:
+def test_a_model_on_a_cpu_keeps_freed_memory_except_during_long_recordings(calls: list[tuple[object, ...]]) -> None:
     keep()
     with lean():
-        keep()  # another model, while a long recording is heard
+        keep()  # another model is loaded during a long recording
     assert calls == KEEP + ON + TRIM + KEEP + TRIM
 
 
-def test_it_ends_with_a_recording_that_fails_in_any_thread(calls: list[tuple[object, ...]]) -> None:
+def test_a_failing_recording_ends_it_in_any_thread(calls: list[tuple[object, ...]]) -> None:
     def fails() -> None:
         with pytest.raises(ValueError, match="broken"), lean():
             raise ValueError("broken")
@@ -73,7 +73,7 @@ def test_it_ends_with_a_recording_that_fails_in_any_thread(calls: list[tuple[obj
     assert calls.count(TRIM[0]) == 8 + begun
 
 
-def test_a_c_library_without_these_words_is_left_alone() -> None:
+def test_a_c_library_without_these_functions_is_left_alone() -> None:
     libraries._call("no_such_function_of_any_c_library", 1)
 
 
@@ -86,7 +86,7 @@ libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
 
 def faults():
-    "Pages that the system had to clear for an array of 40 MB."
+    "Return the number of pages that the system clears for an array of 40 MB."
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     array = libc.malloc(40 << 20)
     ctypes.memset(array, 1, 40 << 20)
@@ -104,13 +104,13 @@ else:
 """
 
 
-def test_large_arrays_come_from_what_was_freed_before() -> None:
+def test_large_arrays_reuse_freed_memory_except_during_long_recordings() -> None:
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, timeout=240)
     if done.stdout.strip() == "skip":
         pytest.skip("this C library does not keep arrays of this size")
     first, second, long, after, again = map(int, done.stdout.split())
     few = first // 10
     assert second < few, "kept"
-    assert long > few, "given back when a long recording begins"
+    assert long > few, "returned when a long recording begins"
     assert after > few, "and when it ends"
     assert again < few, "kept again"

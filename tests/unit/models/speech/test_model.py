@@ -1,4 +1,4 @@
-"""What stands before a window, and which windows are heard in one pass: without a network."""
+"""A speech model without its network: tokens before a window, windows of one pass, and the compute type."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ ROOM = 448 // 2 - 1
 
 
 def before(prompt: int, hotwords: int) -> tuple[int, int]:
-    """The tokens that stand before a window. The prompt's are 1, the hotwords' 2."""
+    """Return the counts of the prompt's tokens and the hotwords' before a window. They are encoded as 1 and 2."""
     model: Any = SimpleNamespace(
         whisper=SimpleNamespace(max_length=448),
         _tokenizer=SimpleNamespace(sot_prev=PREVIOUS),
@@ -39,11 +39,11 @@ def before(prompt: int, hotwords: int) -> tuple[int, int]:
         (1000, 0, (ROOM, 0)),
     ],
 )
-def test_hotwords_stay_beside_a_long_prompt(prompt: int, hotwords: int, expected_tokens: tuple[int, int]) -> None:
+def test_a_long_prompt_leaves_room_for_hotwords(prompt: int, hotwords: int, expected_tokens: tuple[int, int]) -> None:
     assert before(prompt, hotwords) == expected_tokens
 
 
-def test_the_end_of_a_prompt_stays() -> None:
+def test_a_long_prompt_is_cut_to_its_end() -> None:
     model: Any = SimpleNamespace(
         whisper=SimpleNamespace(max_length=8),
         _tokenizer=SimpleNamespace(sot_prev=PREVIOUS),
@@ -52,8 +52,8 @@ def test_the_end_of_a_prompt_stays() -> None:
     assert SpeechModel.previous(model, "1 2 3 4 5", None) == (PREVIOUS, 3, 4, 5)
 
 
-def test_marks_that_a_client_writes_are_no_tokens() -> None:
-    """One more <|startoftranscript|> in a prompt failed the step of all whose recordings were in it."""
+def test_special_tokens_in_a_clients_text_are_left_out() -> None:
+    """A second <|startoftranscript|> in a prompt failed the step of every recording in it."""
     model: Any = SimpleNamespace(_end=900, _tokenizer=SimpleNamespace(encode=lambda _: [1, 900, 2, 901, 5000]))
     assert SpeechModel._text_tokens(model, "a <|endoftext|> b <|startoftranscript|> zanzibar") == [1, 2]
 
@@ -61,8 +61,8 @@ def test_marks_that_a_client_writes_are_no_tokens() -> None:
 @pytest.mark.parametrize(
     ("heads", "fit"), [([[1, 0], [1, 5]], True), ([[1, 0], [7, 0]], False), ([], False), (None, False)]
 )
-def test_words_have_times_where_the_heads_are_of_this_decoder(heads: Any, fit: bool) -> None:
-    """Heads of a larger model in a distilled one ended the process."""
+def test_words_have_times_only_if_the_heads_fit_the_decoder(heads: Any, fit: bool) -> None:
+    """A distilled model with the heads of its larger teacher crashed the process."""
     assert times_words(heads, 2) is fit
 
 
@@ -73,7 +73,7 @@ def test_words_have_times_where_the_heads_are_of_this_decoder(heads: Any, fit: b
         ({"language": None, "words": False}, "language"),
     ],
 )
-def test_what_a_model_lacks_is_refused_before_it_is_tried(requested: dict[str, Any], param: str) -> None:
+def test_options_that_a_model_lacks_are_refused(requested: dict[str, Any], param: str) -> None:
     model: Any = SimpleNamespace(_times_words=False, _tells_language=False, multilingual=True, _id=lambda _: 1)
     with pytest.raises(BadRequest) as refused:
         SpeechModel.check(model, task="transcribe", **requested)
@@ -114,4 +114,4 @@ def test_a_gpu_computes_in_16_bits_unless_the_recipe_says_otherwise(
 ) -> None:
     assert compute_type(dtype, kind, stored, {"float16", "int8_float16", "float32", "int8"}) == word
     if dtype == "auto":
-        assert compute_type(dtype, kind, stored, {"float32"}) == "default", "an old card has no float16"
+        assert compute_type(dtype, kind, stored, {"float32"}) == "default", "old GPUs have no float16"

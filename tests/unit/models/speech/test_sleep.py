@@ -1,4 +1,4 @@
-"""CTranslate2 leaves a model loaded, without a word, while it counts a batch as running: that is seen, and met."""
+"""Sleep of speech models, although CTranslate2 silently keeps a model loaded while it counts a batch as running."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 class Busy:
-    """A replica that counts a batch as running for the first calls, as CTranslate2 does."""
+    """A replica of CTranslate2 that ignores the first `refuses` calls, as if a batch were running."""
 
     def __init__(self, refuses: int) -> None:
         self.refuses, self.model_is_loaded, self.requested = refuses, True, list[bool]()
@@ -25,28 +25,28 @@ class Busy:
         self.model_is_loaded = len(self.requested) <= self.refuses
 
 
-def test_a_model_that_is_counted_as_busy_for_a_moment_is_unloaded() -> None:
+def test_a_model_that_is_busy_for_a_moment_is_unloaded() -> None:
     replica = Busy(refuses=3)
     unload(replica, to_cpu=True)
     assert not replica.model_is_loaded
     assert replica.requested == [True] * 4
 
 
-def test_a_model_that_stays_loaded_is_an_error_and_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_stays_loaded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speech_engine, "PATIENCE_SECONDS", 0.02)
     with pytest.raises(EngineFailed, match="did not unload"):
         unload(Busy(refuses=1_000_000), to_cpu=False)
 
 
-def test_one_that_is_unloaded_already_is_left_alone() -> None:
+def test_a_model_that_is_unloaded_already_is_left_alone() -> None:
     replica = Busy(refuses=0)
     replica.model_is_loaded = False
     unload(replica, to_cpu=False)
     assert replica.requested == []
 
 
-def test_room_for_a_step_is_no_part_of_what_a_process_is_guessed_to_hold() -> None:
-    """It is kept free beside that, for each model on a GPU."""
+def test_the_estimate_of_a_process_excludes_the_memory_of_a_step() -> None:
+    """That memory is kept free separately for each model on a GPU."""
     path = Path(__file__).parents[4] / "models" / "starter" / "pack" / "starter-speech"
     [recipe] = load_documents([Path(__file__).parents[4] / "recipes" / "starter" / "starter-speech.yaml"]).models
     needs = estimate(recipe, path, "cuda")
@@ -55,7 +55,7 @@ def test_room_for_a_step_is_no_part_of_what_a_process_is_guessed_to_hold() -> No
 
 
 class Model:
-    """Nothing of a speech model but its weights, on a GPU that the driver counts, or does not."""
+    """A speech model's weights on a GPU. `measured` has the driver's figures, or None without them."""
 
     def __init__(self, measured: list[int | None]) -> None:
         self.measured = measured
@@ -69,10 +69,10 @@ class Model:
 @pytest.mark.parametrize(
     ("measured", "awake", "asleep"), [([7 * MIB, 2 * MIB], 7 * MIB, 2 * MIB), ([None], 9 * MIB, 4 * MIB)]
 )
-async def test_on_a_gpu_its_own_bytes_count_and_no_others(
+async def test_only_the_models_own_bytes_on_a_gpu_count(
     measured: list[int | None], awake: int, asleep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the driver tells them of this process; else by the estimate, less the weights."""
+    """They are the driver's figure for this process, or the estimate without one, less the weights."""
     (tmp_path / "model.bin").touch()
     monkeypatch.setattr(SpeechSleeper, "_hear", lambda self: ([[1]], [0.0]))
     model = Model(list(measured))

@@ -1,4 +1,4 @@
-"""One recording from its samples to its segments, with a network and steps that are scripted."""
+"""A recording from its samples to its segments, with scripted steps instead of a network."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -15,11 +15,11 @@ from models.speech.transcription import TranscriptionRun
 from models.speech.windows import RATE, Samples
 
 SECONDS = 10
-"""Seconds of a window."""
+"""The length of a window."""
 
 
 class Recording:
-    """Silence, as a decoder gives it."""
+    """Silence in the form of a decoder's result."""
 
     def __init__(self, seconds: float) -> None:
         self.length: float | None = seconds
@@ -30,7 +30,7 @@ class Recording:
 
 
 class Steps:
-    """Answers each window with what `script` has for its temperature."""
+    """Answers each window with the result that `script` has for its temperature."""
 
     def __init__(self, script: dict[float, WindowResult]) -> None:
         self.script, self.windows = script, list[WindowRequest]()
@@ -71,7 +71,7 @@ LESS_SURE = window_result("what", -2.0, temperature=0.4)
     ],
     ids=["well heard", "second", "third", "none is good", "all repeat themselves"],
 )
-async def test_a_poor_window_is_tried_again_and_the_likeliest_text_counts(
+async def test_a_poor_window_is_repeated_and_the_likeliest_text_is_used(
     script: dict[float, WindowResult], tried: list[float], text: str
 ) -> None:
     steps = Steps(script)
@@ -95,7 +95,7 @@ async def test_a_rest_too_short_for_speech_is_left_out(seconds: float, windows: 
 
 
 @pytest.mark.parametrize(("begun", "starts"), [(4.0, [0.0, 4.0, 8.0, 12.0]), (None, [0.0, 10.0])])
-async def test_what_begins_in_a_window_and_is_not_written_comes_with_the_next(
+async def test_speech_that_begins_at_the_end_of_a_window_starts_the_next(
     begun: float | None, starts: list[float]
 ) -> None:
     segments = [

@@ -1,4 +1,4 @@
-"""How recordings become windows and windows become segments: without a model."""
+"""Splitting recordings into windows and windows into segments, without a model."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def _laid_out(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @given(STRETCHES, st.integers(1, 30).map(lambda seconds: seconds * RATE))
-def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]], most: int) -> None:
+def test_windows_contain_all_speech_once_with_its_times(stretches: list[tuple[int, int]], most: int) -> None:
     audio = np.arange(stretches[-1][1] if stretches else 0, dtype=np.float32)
     packer, windows = Packer(most), []
     expected = join_stretches(stretches, most)
@@ -47,7 +47,7 @@ def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple
         assert len(before.audio) + round(after.pieces[0].length * RATE) > most  # no window was closed too soon
 
 
-def test_split_keeps_all_text_within_the_window() -> None:
+def test_segments_contain_all_text_of_the_window() -> None:
     zero, end = 100, 90
     tokens = [100, 1, 2, 150, 150, 3, 200, 91, 4]
     found = split(tokens, zero, end, 10.0)
@@ -58,12 +58,12 @@ def test_split_keeps_all_text_within_the_window() -> None:
     ]
     assert split([100, 1, 5000], zero, end, 3.0)[0].end == 3.0
     assert split([], zero, end, 3.0) == []
-    assert [s.before for s in split([100, 1, 150, 175], zero, end, 3.0) if not s.tokens] == [1.0], "something begins"
-    assert all(s.tokens for s in split([100, 1, 150], zero, end, 3.0)), "nothing does"
+    assert [s.before for s in split([100, 1, 150, 175], zero, end, 3.0) if not s.tokens] == [1.0], "a segment begins"
+    assert all(s.tokens for s in split([100, 1, 150], zero, end, 3.0)), "no segment begins"
     assert split([100, 150], zero, end, 3.0) == []
 
 
-def test_words_go_to_the_segment_of_their_tokens() -> None:
+def test_words_are_in_the_segment_of_their_tokens() -> None:
     found = split([100, 1, 2, 150, 150, 3, 200], 100, 90, 10.0)
     aligned: list[dict[str, Any]] = [
         {"word": " one", "tokens": [1], "start": 0.1, "end": 0.4, "probability": 0.9},
@@ -77,8 +77,8 @@ def test_words_go_to_the_segment_of_their_tokens() -> None:
     assert [(segment.start, segment.end) for segment in found] == [(0.1, 0.8), (1.2, 10.0)]
 
 
-def test_a_word_that_reaches_over_a_border_moves_no_other() -> None:
-    """It is of the segment that it begins in."""
+def test_a_word_across_a_border_moves_no_other_word() -> None:
+    """It belongs to the segment in which it begins."""
     found = split([100, 1, 2, 3, 150, 150, 4, 5, 6, 200, 200, 7, 250], 100, 90, 10.0)
     aligned: list[dict[str, Any]] = [
         {"word": word, "tokens": tokens, "start": place / 2, "end": place / 2 + 0.4, "probability": 0.9}
@@ -89,12 +89,12 @@ def test_a_word_that_reaches_over_a_border_moves_no_other() -> None:
 
 
 SENTENCES = [
-    # the first word reaches over the silence before it, the last one over that after it
+    # the first word includes the silence before it, the last one the silence after it
     (
         [(3.0, 5.0)],
         [(" one", 0.0, 3.4), (" two", 3.4, 3.8), (" three", 3.8, 4.2), (".", 4.2, 4.2), (" four", 4.2, 9.0)],
     ),
-    # a pause inside, given to the word before it, to the mark, or to the word after it
+    # a pause inside is assigned to the word before it, to the mark, or to the word after it
     (
         [(0.0, 6.0)],
         [(" one", 0.2, 0.5), (" two", 0.5, 0.9), (".", 0.9, 4.0), (" three", 4.0, 4.4), (" four", 4.4, 4.8)],
@@ -103,7 +103,7 @@ SENTENCES = [
         [(0.0, 6.0)],
         [(" one", 0.2, 0.5), (" two", 0.5, 0.9), (".", 0.9, 1.0), (" three", 1.0, 4.4), (" four", 4.4, 4.8)],
     ),
-    # a pause between two segments, given to the second
+    # a pause between two segments is assigned to the second
     ([(0.0, 1.0), (4.0, 5.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 0.9, 4.4), (" four", 4.4, 4.8)]),
     ([(0.0, 1.0), (4.0, 5.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 0.9, 3.0), (" four", 3.0, 4.8)]),
     # nothing to shorten
@@ -113,10 +113,10 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize(("borders", "words"), SENTENCES)
-def test_words_beside_silence_have_the_librarys_times(
+def test_words_next_to_silence_have_the_librarys_times(
     borders: list[tuple[float, float]], words: list[tuple[str, float, float]]
 ) -> None:
-    """Attention has no place for silence: the words beside it last for seconds."""
+    """Attention ignores silence, so that words next to it last for seconds."""
     from faster_whisper.transcribe import WhisperModel, merge_punctuations
 
     def aligned() -> list[dict[str, Any]]:

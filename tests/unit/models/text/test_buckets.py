@@ -1,4 +1,4 @@
-"""Which steps replay a graph: the smallest bucket with room, padding of its own, a bound on memory."""
+"""The choice of graphs to replay: the smallest bucket with room, its padding, and a bound on memory."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def policy(max_tokens: int = 32768, items: int = 256, context: int = 512, each: 
 
 
 @given(LENGTHS, st.integers(16, 9000), st.integers(1, 300), st.integers(4, 8192))
-def test_a_bucket_holds_its_step_and_padding_of_its_own(
+def test_a_bucket_has_room_for_its_step_and_padding(
     lengths: list[int], max_tokens: int, items: int, context: int
 ) -> None:
     bucket = policy(max_tokens, items, context).bucket(lengths)
@@ -40,7 +40,7 @@ def test_a_bucket_holds_its_step_and_padding_of_its_own(
 
 
 @given(st.lists(st.integers(LEAST_INPUT, LONGEST), min_size=1, max_size=256))
-def test_every_step_of_ordinary_inputs_has_a_bucket_that_is_not_much_larger(lengths: list[int]) -> None:
+def test_steps_of_ordinary_inputs_have_a_bucket_not_much_larger(lengths: list[int]) -> None:
     bucket, total = policy().bucket(lengths), sum(lengths)
     if total > TOKENS[-1]:
         assert bucket is None
@@ -50,49 +50,49 @@ def test_every_step_of_ordinary_inputs_has_a_bucket_that_is_not_much_larger(leng
         raise AssertionError(f"{total} tokens of {len(lengths)} inputs have no bucket")
 
 
-def test_what_is_larger_than_all_buckets_has_none() -> None:
-    given = policy(context=8192)
-    assert given.bucket([LONGEST]) == Bucket(LONGEST, LONGEST // LEAST_INPUT + 1, LONGEST)
-    assert given.bucket([LONGEST + 1]) is None, "a long input keeps a card busy by itself"
-    assert given.bucket([1] * 300) is None, "more inputs than a step has"
+def test_steps_larger_than_all_buckets_have_none() -> None:
+    buckets = policy(context=8192)
+    assert buckets.bucket([LONGEST]) == Bucket(LONGEST, LONGEST // LEAST_INPUT + 1, LONGEST)
+    assert buckets.bucket([LONGEST + 1]) is None, "a long input uses the whole GPU without a graph"
+    assert buckets.bucket([1] * 300) is None, "more inputs than a step may have"
     assert policy(max_tokens=16).bucket([4]) is None
 
 
 def test_a_bucket_gets_its_graph_at_the_third_step() -> None:
-    given = policy()
-    small, large = given.bucket([8]), given.bucket([40])
+    buckets = policy()
+    small, large = buckets.bucket([8]), buckets.bucket([40])
     assert small is not None
     assert large is not None
-    assert [given.wants(small) for _ in range(USES)] == [False] * (USES - 1) + [True]
-    given.add(small, 100)
-    assert not given.wants(large), "each is counted by itself"
-    given.fail(large)
-    assert not any(given.wants(large) for _ in range(2 * USES)), "one that failed is not tried again"
+    assert [buckets.wants(small) for _ in range(USES)] == [False] * (USES - 1) + [True]
+    buckets.add(small, 100)
+    assert not buckets.wants(large), "each bucket has a count of its own"
+    buckets.fail(large)
+    assert not any(buckets.wants(large) for _ in range(2 * USES)), "a failed capture is not repeated"
 
 
 def test_graphs_stay_within_their_memory() -> None:
-    given = policy(each=MOST_BYTES // 100)
-    small, large = given.bucket([8]), given.bucket([80])
+    buckets = policy(each=MOST_BYTES // 100)
+    small, large = buckets.bucket([8]), buckets.bucket([80])
     assert small is not None
     assert large is not None
     for bucket in (small, large):
         for _ in range(USES - 1):
-            given.wants(bucket)
-    assert given.wants(small)
-    given.add(small, MOST_BYTES // 2)
-    assert given.bytes_left == MOST_BYTES // 2
-    assert not given.wants(large), "96 hundredths are expected, and a half is left"
-    given.clear()
-    assert given.bytes_left == MOST_BYTES
-    assert given.wants(large), "its steps are still counted"
+            buckets.wants(bucket)
+    assert buckets.wants(small)
+    buckets.add(small, MOST_BYTES // 2)
+    assert buckets.bytes_left == MOST_BYTES // 2
+    assert not buckets.wants(large), "it needs 96 hundredths, and half is left"
+    buckets.clear()
+    assert buckets.bytes_left == MOST_BYTES
+    assert buckets.wants(large), "the counts of steps are kept"
 
 
 @pytest.mark.parametrize("size", [MOST_BYTES, 2 * MOST_BYTES])
-def test_one_that_took_more_than_was_expected_is_the_last(size: int) -> None:
-    given = policy()
-    small, large = given.bucket([8]), given.bucket([80])
+def test_a_graph_larger_than_expected_is_the_last(size: int) -> None:
+    buckets = policy()
+    small, large = buckets.bucket([8]), buckets.bucket([80])
     assert small is not None
     assert large is not None
-    given.add(small, size)
-    assert given.bytes_left == 0
-    assert not any(given.wants(large) for _ in range(2 * USES))
+    buckets.add(small, size)
+    assert buckets.bytes_left == 0
+    assert not any(buckets.wants(large) for _ in range(2 * USES))

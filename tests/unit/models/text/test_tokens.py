@@ -1,4 +1,4 @@
-"""Long texts: refused by their length, or tokenised only as far as it matters. With real tokenizers."""
+"""Long texts are refused by their length, or tokenised only as far as needed, with real tokenizers."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ FILES = {
 
 
 class Counted:
-    """A tokenizer that counts the characters that it is given, and the most at once."""
+    """A tokenizer that counts its characters: all in `seen`, and the most at once in `most`."""
 
     def __init__(self, file: Path) -> None:
         self.own: Any = Tokenizer.from_file(str(file))
@@ -80,7 +80,7 @@ WORDS = [
     "\n\n",
     "   ",
     "don't ",
-    "x" * 110 + " ",  # one token, and no longer than SPARSE: what is behind longer ones is not read
+    "x" * 110 + " ",  # one token, no longer than SPARSE, since text after longer tokens is not read
     "🚂🚃 ",
     "a-b_c/d ",
 ]
@@ -110,8 +110,8 @@ def test_texts_keep_their_order_whatever_their_lengths(texts: list[str]) -> None
     assert tokens.plain(texts, 5) == [tokens.plain([text])[0][:5] for text in texts]
 
 
-def test_a_token_that_only_the_tokenizer_has_is_refused() -> None:
-    """A fine-tune whose added <pad> has no row in the embeddings: the network would look behind their end."""
+def test_a_token_without_an_embedding_is_refused() -> None:
+    """The network of a fine-tune whose added <pad> has no row in the embeddings would read past their end."""
     whole, _, _ = wrapped("WordPiece")
     assert (ids := whole.plain(["a [MASK]"])[0]) == [1037, 103]
     tokens, _, _ = wrapped("WordPiece", vocabulary=1037)
@@ -120,15 +120,15 @@ def test_a_token_that_only_the_tokenizer_has_is_refused() -> None:
         tokens.inputs(["[MASK]", "a [MASK]"], "", truncate=True)
 
 
-def test_a_token_of_every_text_that_only_the_tokenizer_has_is_refused_before_any_text() -> None:
-    """The library's own first step looked behind the end of the embeddings: 'index out of range in self'."""
+def test_a_template_with_a_token_without_an_embedding_is_refused_at_load() -> None:
+    """The library's first step failed with 'index out of range in self'."""
     _, _, whole = wrapped("WordPiece")
     check_template(whole, vocabulary=1038)
     with pytest.raises(EngineFailed, match=r"writes 'a' \(1037\) into every text, but its network has 1037 tokens"):
         check_template(whole, vocabulary=1037)
 
 
-def test_an_input_of_megabytes_is_refused_unread() -> None:
+def test_an_input_of_megabytes_is_refused_without_tokenising_it() -> None:
     tokens, counted, _ = wrapped("WordPiece")
     with pytest.raises(ContextLengthExceeded, match=r"Input 1 has 3795000 characters; this model takes at most 4096"):
         tokens.inputs(["steam", MEGABYTES], "", truncate=False)
@@ -138,20 +138,20 @@ def test_an_input_of_megabytes_is_refused_unread() -> None:
 @pytest.mark.parametrize(
     "text", [MEGABYTES, "a" * 3_800_000, " " * 3_800_000, "列" * 1_200_000], ids=lambda text: text[:2]
 )
-def test_of_one_that_may_be_cut_only_the_start_is_read(text: str) -> None:
+def test_only_the_start_of_an_input_that_may_be_cut_is_tokenised(text: str) -> None:
     tokens, counted, _ = wrapped("WordPiece")
     (ids,) = tokens.inputs([text], "", truncate=True)
     assert len(ids) <= CONTEXT
     assert counted.seen <= (DENSE + SPARSE) * CONTEXT + 2 * MARGIN
 
 
-def test_an_input_just_too_long_is_counted_to_the_token() -> None:
+def test_an_input_slightly_too_long_is_counted_exactly() -> None:
     tokens = TOKENS["WordPiece"]
     with pytest.raises(ContextLengthExceeded, match="input 0 has 202"):
         tokens.inputs(["steam " * 200], "", truncate=False)
 
 
-def test_queries_and_documents_of_megabytes() -> None:
+def test_queries_and_documents_of_megabytes_are_refused_or_cut() -> None:
     tokens, counted, whole = wrapped("WordPiece")
     pairs = Pairs(whole, tokens)
     counted.seen = 0
@@ -181,7 +181,7 @@ def test_queries_and_documents_of_megabytes() -> None:
     ],
     ids=["query", "query, just over the context", "document", "chunks"],
 )
-def test_limits_that_cut_next_to_nothing_leave_the_bound_on_characters(request_: RerankRequest, what: str) -> None:
+def test_limits_over_the_context_do_not_lift_the_bound_on_characters(request_: RerankRequest, what: str) -> None:
     tokens, counted, whole = wrapped("WordPiece")
     pairs = Pairs(whole, tokens)
     counted.seen = 0
@@ -190,7 +190,7 @@ def test_limits_that_cut_next_to_nothing_leave_the_bound_on_characters(request_:
     assert counted.seen <= len("q"), "refused before it was tokenised"
 
 
-def test_large_limits_of_short_texts_and_of_texts_that_may_be_cut() -> None:
+def test_large_limits_change_nothing_for_short_texts_and_texts_that_may_be_cut() -> None:
     tokens, counted, whole = wrapped("WordPiece")
     pairs = Pairs(whole, tokens)
     large = {"max_query_tokens": 2**31 - 1, "max_document_tokens": 2**31 - 1}
@@ -210,7 +210,7 @@ def test_large_limits_of_short_texts_and_of_texts_that_may_be_cut() -> None:
         [{"truncate": True}, {"truncate": True, "max_document_tokens": 7}, {"max_query_tokens": 3, "max_chunks": 2}]
     ),
 )
-def test_what_is_cut_is_cut_as_if_all_had_been_read(
+def test_a_cut_text_equals_the_start_of_the_whole_text(
     query: list[str], document: list[str], times: int, limits: dict[str, Any]
 ) -> None:
     tokens, _, whole = wrapped("WordPiece")
@@ -218,10 +218,10 @@ def test_what_is_cut_is_cut_as_if_all_had_been_read(
     found = Pairs(whole, tokens).inputs(request)
     read = tokens.plain
 
-    def all_of_it(texts: list[str], most: int | None = None, going: Going = always) -> list[list[int]]:
+    def read_all(texts: list[str], most: int | None = None, going: Going = always) -> list[list[int]]:
         return [ids[:most] for ids in read(texts)]
 
-    tokens.plain = all_of_it  # type: ignore[method-assign,assignment]
+    tokens.plain = read_all  # type: ignore[method-assign,assignment]
     assert found == Pairs(whole, tokens).inputs(request)
 
 
@@ -251,7 +251,7 @@ async def test_tokenising_ends_when_its_client_leaves() -> None:
     assert counted.seen == 60_000
 
 
-async def test_few_long_texts_are_tokenised_at_once_also_when_clients_leave_and_others_do_not_wait_for_them() -> None:
+async def test_few_long_texts_are_tokenised_at_once_and_short_ones_do_not_wait() -> None:
     go_on, lock = threading.Event(), threading.Lock()
     running, most = 0, 0
 
