@@ -1,4 +1,4 @@
-"""Sets the environment variable with the fake providers' key."""
+"""Sets the environment variable that has the key of the fake providers."""
 
 import pytest
 

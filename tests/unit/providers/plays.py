@@ -1,4 +1,4 @@
-"""Every way in which a provider may fail, as the fake's plays, with the status and code of each."""
+"""Every failure of a provider as a play of the fake, with its status and code."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +12,12 @@ SHORT = {**LONG, "first_byte": 0.3, "between_bytes": 0.3}
 
 
 def bounds(code: str, **more: float) -> dict[str, float]:
-    """Return time-outs for a provider whose failure has this code: short only if the test is about them."""
+    """Return the time-outs for a failure with this code, which are short only if the test is about them."""
     return (SHORT if code == "provider_timeout" else LONG) | more
 
 
 def timeouts(play: Play) -> dict[str, float]:
-    """Return time-outs for a provider with this play: short only if it hangs."""
+    """Return the time-outs for a provider with this play, which are short only if it hangs."""
     parts = play.parts if isinstance(play.parts, list) else []
     if HANG not in parts:
         return LONG
@@ -66,18 +66,18 @@ BEFORE: dict[str, tuple[Play, int, str]] = {
     "error in a 200": (Play([b'{"error": {"message": "no", "type": "overloaded_error"}}']), 503, "provider_overloaded"),
     "nothing": (Play([b"{}"]), 502, "provider_answer"),
     "no choices": (Play([b'{"id": "x", "choices": null, "base_resp": {"status_code": 1004}}']), 502, "provider_answer"),
-    "an error that is called a message": (
+    "an error in a message": (
         Play([b'{"code": 500, "msg": "404 NOT_FOUND", "success": false}']), 502, "provider_failed",
     ),
-    "an error that is called an object": (
+    "an error in an object": (
         Play([b'{"object": "error", "message": "no", "type": "overloaded_error"}']), 503, "provider_overloaded",
     ),
     "a redirect": (
         Play(status=302, headers={"location": "http://169.254.169.254/latest"}), 502, "provider_answer",
     ),
-    "a stream that was not asked for": (stream(*EVENTS), 502, "provider_answer"),
+    "an unrequested stream": (stream(*EVENTS), 502, "provider_answer"),
     "a 2 GB body": (Play(huge), 502, "provider_answer"),
-    "a 2 GB body that says so": (
+    "a 2 GB body with its length": (
         Play([b"{"], headers={"content-length": str(2**31)}), 502, "provider_answer",
     ),
 }  # fmt: skip
@@ -87,7 +87,7 @@ FIRST: dict[str, tuple[Play, int, str]] = {
     "an error before words": (stream(EVENTS[0], error_event("overloaded_error")), 503, "provider_overloaded"),
     "a limit before words": (stream(error_event("rate_limit_error")), 429, "provider_busy"),
     "hangs before words": (stream(EVENTS[0], HANG), 504, "provider_timeout"),
-    "an error that is no data": (stream(b'error: {"code": 503, "message": "Loading"}\n\n'), 503, "provider_overloaded"),
+    "an error outside data": (stream(b'error: {"code": 503, "message": "Loading"}\n\n'), 503, "provider_overloaded"),
     "ends before words": (stream(EVENTS[0]), 502, "provider_answer"),
     "ends at once": (stream(b"data: [DONE]\n\n"), 502, "provider_answer"),
     "no stream": (traces.chat("big"), 502, "provider_answer"),
@@ -98,14 +98,14 @@ FIRST: dict[str, tuple[Play, int, str]] = {
 AFTER: dict[str, tuple[Play, str]] = {
     "hangs in mid-stream": (stream(*WORDS, HANG), "provider_timeout"),
     "half an event": (stream(*WORDS, GATE, EVENTS[2][:20]), "provider_answer"),
-    "an end without an end": (stream(*WORDS), "provider_answer"),
+    "no end": (stream(*WORDS), "provider_answer"),
     "garbage in mid-stream": (stream(*WORDS, GATE, b"data: {nonsense\n\n"), "provider_answer"),
     "an error in mid-stream": (stream(*WORDS, GATE, error_event("server_error")), "provider_failed"),
-    "an error as llama.cpp has it": (
+    "an error of llama.cpp": (
         stream(*WORDS, GATE, b'error: {"code": 500, "message": "no", "type": "server_error"}\n\n', EVENTS[-1]),
         "provider_failed",
     ),
-    "an error that is called a message": (
+    "an error event with only a message": (
         stream(*WORDS, GATE, b'event: error\ndata: {"message": "no luck", "code": 502}\n\n', EVENTS[-1]),
         "provider_failed",
     ),

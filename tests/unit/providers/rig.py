@@ -1,4 +1,4 @@
-"""A gateway whose providers are fakes on real sockets, and a client that calls it without a network."""
+"""A gateway with fake providers on real sockets, and a client that calls it without a network."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -70,7 +70,7 @@ async def rigged_with(
     limiter: Limiter | None = None,
     **given: Any,
 ) -> AsyncIterator[Rig]:
-    """Yield a gateway with providers, each with its script, protocol and more of its recipe. given: for the gateway."""
+    """Yield a gateway with providers by id, each with its script, protocol and further fields of its recipe."""
     async with AsyncExitStack() as stack:
         fakes, providers = [], []
         for id_, (script, protocol, more) in scripts.items():

@@ -1,4 +1,4 @@
-"""While a provider fails in every way: what its breaker counts, what others feel, and the four time-outs."""
+"""A failing provider: the failures that its breaker counts, the effect on other traffic, and the four time-outs."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ COUNTS: dict[str, tuple[Play, bool, bool]] = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-async def test_what_the_breaker_counts(tmp_path: Path, name: str) -> None:
+async def test_the_breaker_counts_only_failures_of_the_provider(tmp_path: Path, name: str) -> None:
     play, is_stream, counts = COUNTS[name]
     async with rigged(tmp_path, lambda seen: play) as rig:
         for _ in range(RUN):
@@ -49,10 +49,10 @@ async def test_what_the_breaker_counts(tmp_path: Path, name: str) -> None:
     ("headers", "seconds"),
     [({}, 5.0), ({"retry-after-ms": "1"}, 5.0), ({"retry-after": "1"}, 5.0), ({"retry-after": "33"}, 33.0)],
 )
-async def test_how_long_an_overloaded_one_is_left_alone(
+async def test_an_overloaded_provider_gets_no_requests_for_its_retry_after(
     tmp_path: Path, headers: dict[str, str], seconds: float
 ) -> None:
-    """As it says, and never for less than a breaker's own time."""
+    """Never for less than the breaker's own time."""
     play = traces.error(503, **headers)
     async with rigged(tmp_path, lambda seen: play) as rig:
         upstream = rig.gateway.providers.upstreams["there"]
@@ -63,7 +63,7 @@ async def test_how_long_an_overloaded_one_is_left_alone(
         assert (found.phase, found.until) == (Phase.OPEN, 100.0 + seconds)
 
 
-async def test_a_probe_that_streams_holds_no_one_back(tmp_path: Path) -> None:
+async def test_a_probe_that_streams_delays_no_other_request(tmp_path: Path) -> None:
     plays = [*[traces.error(500)] * RUN, stream(*WORDS, GATE, *EVENTS[2:]), traces.chat("big")]
     async with rigged(tmp_path, lambda seen: plays[len(rig.fake.seen) - 1], timeouts=LONG) as rig:
         upstream, now = rig.gateway.providers.upstreams["there"], [0.0]
@@ -81,8 +81,8 @@ async def test_a_probe_that_streams_holds_no_one_back(tmp_path: Path) -> None:
         await probe
 
 
-async def test_a_clients_fault_tells_nothing_of_a_provider(tmp_path: Path) -> None:
-    """It neither ends a run of failures nor closes what is half-open."""
+async def test_a_clients_fault_does_not_change_the_breaker(tmp_path: Path) -> None:
+    """It neither ends a run of failures nor closes a half-open breaker."""
     plays = [*[traces.error(500)] * (RUN - 1), traces.error(400), traces.error(500), traces.error(422)]
     async with rigged(tmp_path, lambda seen: plays[len(rig.fake.seen) - 1]) as rig:
         upstream, now = rig.gateway.providers.upstreams["there"], [0.0]
@@ -96,8 +96,8 @@ async def test_a_clients_fault_tells_nothing_of_a_provider(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("stream", ["true", 1])
-async def test_a_stream_that_only_some_would_take_for_one_is_the_clients_fault(tmp_path: Path, stream: Any) -> None:
-    """Servers that read it as `true` stream, which nobody asked for here: five such closed the provider to others."""
+async def test_a_stream_field_that_is_no_boolean_is_the_clients_fault(tmp_path: Path, stream: Any) -> None:
+    """A provider may read it as `true` and stream unexpectedly. Five such answers opened the breaker for all."""
     async with rigged(tmp_path, lambda seen: traces.chat_stream("big")) as rig:
         for _ in range(RUN):
             refused = await rig.chat(stream=stream)
@@ -106,7 +106,7 @@ async def test_a_stream_that_only_some_would_take_for_one_is_the_clients_fault(t
 
 
 async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
-    """All faults at once at one provider: another one and the models of this machine answer, and all faults end."""
+    """One provider has all faults at once, while another provider and local models answer. All faults end."""
     plays = [(play, False) for play, *_ in BEFORE.values()]
     plays += [(play, True) for play, *_ in (*FIRST.values(), *AFTER.values())]
     scripts: Any = {
@@ -124,7 +124,7 @@ async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
             for number, (_, is_stream) in enumerate(plays)
         ]
         arrived = asyncio.create_task(rig.fake.arrived.wait())
-        await asyncio.wait({arrived, *faults}, return_when=asyncio.FIRST_COMPLETED)  # on busy cores none may arrive
+        await asyncio.wait({arrived, *faults}, return_when=asyncio.FIRST_COMPLETED)  # on a busy machine none may arrive
         arrived.cancel()
         others = await asyncio.gather(*(rig.chat(name) for name in ["well/big", "chat"] * 20))
         assert {found.status_code for found in others} == {200}
@@ -149,7 +149,7 @@ def phase(rig: Rig) -> Phase:
 
 @pytest.mark.parametrize("headers", [SOON, {"x-stainless-read-timeout": "0.05"}], ids=["whole", "beginning"])
 @pytest.mark.parametrize("parts", [[HANG], [WORDS[0], HANG]], ids=["no status", "no words"])
-async def test_a_client_with_little_time_closes_no_provider_to_others(
+async def test_a_client_with_a_short_deadline_does_not_open_the_breaker(
     tmp_path: Path, headers: dict[str, str], parts: list[Any]
 ) -> None:
     async with rigged(tmp_path, lambda seen: stream(*parts), timeouts=LONG) as rig:
@@ -160,13 +160,13 @@ async def test_a_client_with_little_time_closes_no_provider_to_others(
         assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
 
 
-async def test_one_that_hangs_is_left_alone_though_all_have_little_time(tmp_path: Path) -> None:
-    """Not even a status for as long as silence is borne in mid-answer."""
+async def test_a_hanging_provider_opens_its_breaker_even_if_all_deadlines_are_short(tmp_path: Path) -> None:
+    """A failure counts once there is no status for the time that a silence in mid-answer may last."""
     timeouts, patient = {**LONG, "between_bytes": 0.001}, {"X-Request-Timeout": "0.3"}
     async with rigged(tmp_path, lambda seen: Play([HANG]), timeouts=timeouts) as rig:
         codes: list[str] = []
         async with asyncio.timeout(PATIENCE):
-            while "provider_open" not in codes:  # a busy machine may not ask it in time
+            while "provider_open" not in codes:  # a busy machine may not reach the provider in time
                 codes.append((await impatient(rig, patient)).json()["error"]["code"])
         assert len(codes) > RUN
         assert set(codes[:-1]) == {"deadline_exceeded"}
@@ -182,7 +182,7 @@ async def test_a_clients_read_timeout_bounds_only_the_beginning(
             task = asyncio.create_task(wire.run())
             await wire.first.wait()
             monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + 61)
-            await asyncio.sleep(0.01)  # in which what is due ends
+            await asyncio.sleep(0.01)  # expired timers run
             rig.fake.gate.set()
             await task
         assert b"".join(part["body"] for part in wire.sent[1:]).endswith(b"data: [DONE]\n\n")
@@ -190,16 +190,16 @@ async def test_a_clients_read_timeout_bounds_only_the_beginning(
 
 
 # --- the four time-outs ----------------------------------------------------------------------------------------------
-async def test_a_connection_that_does_not_come(tmp_path: Path) -> None:
-    """Nobody takes connections from a listening socket, and its queue is full: the next one is not answered."""
-    with socket.socket() as listening, ExitStack() as held:
+async def test_a_connection_that_is_not_accepted_times_out(tmp_path: Path) -> None:
+    """The socket listens but accepts nothing, and its queue is full, so the next connection gets no answer."""
+    with socket.socket() as listening, ExitStack() as clients:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
         where = listening.getsockname()
         for _ in range(2):
-            one = held.enter_context(socket.socket())
-            one.setblocking(False)
-            one.connect_ex(where)
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(where)
         url, times = f"http://127.0.0.1:{where[1]}/v1", {**SHORT, "connect": 0.2, "first_byte": PATIENCE}
         async with rigged(tmp_path, lambda seen: Play(), base_url=url, timeouts=times) as rig:
             async with asyncio.timeout(PATIENCE):
@@ -209,7 +209,7 @@ async def test_a_connection_that_does_not_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [[HANG], [*WORDS, HANG]], ids=["before", "in mid-stream"])
-async def test_the_whole_request_has_a_bound_of_its_own(tmp_path: Path, parts: list[Any]) -> None:
+async def test_the_whole_request_has_its_own_time_out(tmp_path: Path, parts: list[Any]) -> None:
     times = {"first_byte": 500.0, "between_bytes": 500.0, "whole": 0.3}
     async with rigged(tmp_path, lambda seen: stream(*parts), timeouts=times) as rig:
         async with asyncio.timeout(PATIENCE):

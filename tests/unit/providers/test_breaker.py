@@ -1,4 +1,4 @@
-"""The breaker's table, row by row, on a clock of its own; and what holds whatever happens."""
+"""The transitions of a breaker, row by row on a scripted clock, and its invariants."""
 
 from collections.abc import Iterable
 
@@ -23,13 +23,13 @@ def calls(state: Breaker, outcomes: Iterable[CallOutcome], now: float = 0.0) -> 
     return state
 
 
-def test_five_failures_in_a_row_open_it() -> None:
+def test_five_failures_in_a_row_open_the_breaker() -> None:
     assert calls(Breaker(), [BAD] * 4).phase is Phase.CLOSED
     assert calls(Breaker(), [BAD] * 4 + [OK] + [BAD] * 4).phase is Phase.CLOSED
     assert calls(Breaker(), [BAD] * 5).phase is Phase.OPEN
 
 
-def test_half_of_ten_open_it_though_none_follow_each_other() -> None:
+def test_failures_of_half_of_ten_requests_open_the_breaker() -> None:
     assert calls(Breaker(), [OK, BAD] * 4 + [OK]).phase is Phase.CLOSED, "fewer than ten"
     assert calls(Breaker(), [OK, BAD] * 5).phase is Phase.OPEN
     assert calls(Breaker(), [OK, OK, BAD] * 20).phase is Phase.CLOSED, "a third"
@@ -41,7 +41,7 @@ def test_only_the_last_thirty_seconds_count() -> None:
     assert calls(old, [OK, BAD], now=30.0).phase is Phase.CLOSED
 
 
-def test_what_tells_nothing_counts_nowhere() -> None:
+def test_neutral_outcomes_are_not_counted() -> None:
     state = calls(Breaker(), [BAD] * 4)
     assert calls(state, [NEITHER] * 100) == state
     assert calls(state, [NEITHER, BAD]).phase is Phase.OPEN
@@ -64,7 +64,9 @@ def test_what_tells_nothing_counts_nowhere() -> None:
         (3, 0.0, 33.0, 40.0),
     ],
 )
-def test_how_long_it_stays_open(opened: int, chance: float, after: float | None, seconds: float) -> None:
+def test_the_breaker_stays_open_for_a_growing_time_or_the_retry_after(
+    opened: int, chance: float, after: float | None, seconds: float
+) -> None:
     state = Breaker(phase=Phase.HALF_OPEN, opened=opened - 1, probing=True, period=3)
     if opened == 0:
         state = Breaker(run=4, period=3)
@@ -73,7 +75,7 @@ def test_how_long_it_stays_open(opened: int, chance: float, after: float | None,
     assert state.until == pytest.approx(100.0 + seconds)
 
 
-def test_the_probe_decides() -> None:
+def test_the_probes_outcome_decides() -> None:
     state = calls(Breaker(), [BAD] * 5, now=0.0)
     state, refused = admit(state, 4.0)
     assert refused == CallRefused(1.0)
@@ -89,7 +91,7 @@ def test_the_probe_decides() -> None:
     assert isinstance(admit(neither, 6.0)[1], Permit)
 
 
-def test_others_need_not_wait_for_the_end_of_a_probe_that_has_begun() -> None:
+def test_other_requests_are_admitted_once_the_probes_answer_has_begun() -> None:
     state = calls(Breaker(), [BAD] * 5, now=0.0)
     state, probe = admit(state, 5.0)
     assert isinstance(probe, Permit)
@@ -100,12 +102,12 @@ def test_others_need_not_wait_for_the_end_of_a_probe_that_has_begun() -> None:
         assert state.phase is Phase.HALF_OPEN
     assert ended(state, probe, OK, 6.0, 0.0).phase is Phase.CLOSED
     again = ended(state, other, BAD, 6.0, 0.0)
-    assert (again.phase, again.until) == (Phase.OPEN, 16.0), "whoever of them failed"
-    assert begun(again, probe) == again, "of before: no matter"
+    assert (again.phase, again.until) == (Phase.OPEN, 16.0), "any of their failures opens it"
+    assert begun(again, probe) == again, "events of earlier periods are ignored"
     assert begun(Breaker(), Permit(0)) == Breaker()
 
 
-def test_what_began_before_it_opened_has_no_say_afterwards() -> None:
+def test_requests_from_before_the_opening_do_not_count() -> None:
     state, late = admit(Breaker(), 0.0)
     assert isinstance(late, Permit)
     state = calls(state, [BAD] * 5)
@@ -119,8 +121,8 @@ STEPS = st.tuples(st.sampled_from([OK, BAD, NEITHER]), st.floats(0, 20), st.floa
 
 
 @given(st.lists(STEPS, max_size=200))
-def test_whatever_happens_it_never_stays_shut_and_never_floods(steps: list[tuple[CallOutcome, float, float]]) -> None:
-    """An open one lets nothing through before its time and one request after it; it is never open for over 66 s."""
+def test_an_open_breaker_admits_one_request_after_a_bounded_time(steps: list[tuple[CallOutcome, float, float]]) -> None:
+    """Nothing is admitted before that, and the time is at most 66 s."""
     state, now, passed_while_half_open = Breaker(), 0.0, 0
     for outcome, gap, chance in steps:
         now += gap

@@ -1,4 +1,4 @@
-"""Attempts at the targets that a router named, in its order; each is a row of the ledger."""
+"""Attempts at a router's fall-backs in their order, each with a row in the ledger."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ LOCAL: list[Event] = [
 
 @pytest.fixture
 def routed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What follows `first/big` as a router would name it."""
+    """Replace the router's fall-backs after `first/big` by the names in this list."""
     names: list[str] = []
 
     monkeypatch.setattr(serving, "_fallbacks", lambda _: names)
@@ -61,8 +61,8 @@ FAILS: dict[str, tuple[Play, str]] = {
 
 
 @pytest.mark.parametrize("name", FAILS)
-async def test_the_next_one_answers(tmp_path: Path, routed: list[str], name: str) -> None:
-    """Here of the other dialect, under the name that the client used."""
+async def test_the_next_target_answers(tmp_path: Path, routed: list[str], name: str) -> None:
+    """It speaks the other dialect here, and the answer has the name that the client used."""
     routed.append("second/big")
     play, code = FAILS[name]
     async with rigged_with(tmp_path, two(play, traces.message("big"))) as rig:
@@ -76,8 +76,8 @@ async def test_the_next_one_answers(tmp_path: Path, routed: list[str], name: str
         assert (record.target.model, record.usage.completion_tokens) == ("second/big", 5)
 
 
-async def test_one_that_takes_longer_than_all_may_is_followed_by_the_next(tmp_path: Path, routed: list[str]) -> None:
-    """Its recipe's `whole` is over; the client has all the time that it asked for."""
+async def test_after_a_target_exceeds_its_total_timeout_the_next_one_answers(tmp_path: Path, routed: list[str]) -> None:
+    """The limit is `whole` of its recipe, while the client still has time."""
     routed.append("second/big")
     times = {"first_byte": 500.0, "between_bytes": 500.0, "whole": 0.3}
     async with rigged_with(tmp_path, two(Play([HANG]), traces.message("big"), timeouts=times)) as rig:
@@ -88,7 +88,7 @@ async def test_one_that_takes_longer_than_all_may_is_followed_by_the_next(tmp_pa
 
 
 async def test_a_refusal_on_a_fallbacks_second_try_is_not_the_answer(tmp_path: Path, routed: list[str]) -> None:
-    """The error before it is."""
+    """The error before it is the answer."""
     routed.append("second/big")
     plays = [traces.error(503), traces.error(400)]
     scripts = {
@@ -98,11 +98,11 @@ async def test_a_refusal_on_a_fallbacks_second_try_is_not_the_answer(tmp_path: P
     async with rigged_with(tmp_path, scripts) as rig:
         found = await rig.chat("first/big")
         assert (found.status_code, found.json()["error"]["code"]) == (503, "provider_overloaded"), found.text
-        assert plays == [], "it was asked twice"
+        assert plays == [], "the fall-back got two requests"
 
 
 def limited(money: int) -> Limiter:
-    """The team may spend so much a day, and has ten requests a minute."""
+    """Return a limiter with a budget of `money` per day and ten requests per minute for the team."""
     limiter = Limiter()
     kinds = ((Kind.DAY, money), (Kind.REQUESTS, 10))
     limiter.replace([Limit(str(kind), "team", "default", kind, most) for kind, most in kinds], {})
@@ -110,7 +110,7 @@ def limited(money: int) -> Limiter:
 
 
 def priced(first: Play, second: Play) -> dict[str, Any]:
-    """A token of an answer is free at the first, and costs 1 at the second, which makes five."""
+    """Return two providers: completion tokens are free at the first and cost 1 at the second, which makes five."""
     scripts = two(first, second)
     dear = {"models": [{"name": "big", "price": {"output": 1e6}}]}
     return {**scripts, "second": (scripts["second"][0], "anthropic", dear)}
@@ -125,7 +125,7 @@ async def test_a_budget_reserves_what_fits_into_a_providers_context(tmp_path: Pa
             assert (await rig.chat(messages=prompt, max_tokens=1)).status_code == status
 
 
-async def test_a_providers_work_takes_nothing_of_this_machines_time(tmp_path: Path) -> None:
+async def test_a_providers_work_uses_no_device_seconds(tmp_path: Path) -> None:
     scripts: Any = {"there": (lambda _: traces.chat("big"), "openai", {})}
     async with rigged_with(tmp_path, scripts) as rig:
         rig.gateway.links["chat"].script = lambda _: LOCAL
@@ -141,8 +141,8 @@ def left(limiter: Limiter) -> tuple[int, int]:
     return found[Kind.DAY].remaining, found[Kind.REQUESTS].remaining
 
 
-async def test_a_dearer_fallback_is_let_in_for_itself(tmp_path: Path, routed: list[str]) -> None:
-    """And the request counts once, however often it is tried."""
+async def test_a_fallback_is_admitted_by_its_own_price(tmp_path: Path, routed: list[str]) -> None:
+    """The request counts only once, regardless of its attempts."""
     routed.append("second/big")
     limiter = limited(20 * 10**6)
     async with rigged_with(tmp_path, priced(traces.error(500), traces.message("big")), limiter=limiter) as rig:
@@ -151,11 +151,11 @@ async def test_a_dearer_fallback_is_let_in_for_itself(tmp_path: Path, routed: li
         refused = await rig.chat("first/big", max_tokens=16)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "project_spend_limit_exceeded")
         assert refused.headers["x-should-retry"] == "false"
-        assert len(rig.fakes[1].seen) == 1, "what it cannot pay is not asked"
+        assert len(rig.fakes[1].seen) == 1, "an unaffordable target gets no request"
         assert left(limiter) == (15 * 10**6, 8)
 
 
-async def test_a_model_of_this_machine_may_be_one(tmp_path: Path, routed: list[str]) -> None:
+async def test_a_local_model_may_be_a_fallback(tmp_path: Path, routed: list[str]) -> None:
     routed += ["nowhere/at-all", "chat"]
     async with rigged_with(tmp_path, two(traces.error(500), traces.error(500))) as rig:
         rig.gateway.links["chat"].script = lambda _: LOCAL
@@ -164,7 +164,7 @@ async def test_a_model_of_this_machine_may_be_one(tmp_path: Path, routed: list[s
         assert found.headers["x-roundhouse-model"] == "chat@rev"
 
 
-async def test_what_fails_on_this_machine_goes_to_a_provider(tmp_path: Path, routed: list[str]) -> None:
+async def test_a_provider_may_be_the_fallback_of_a_local_model(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
         for error in (QueueFull("full"), Unavailable("loading")):
@@ -178,7 +178,7 @@ async def test_what_fails_on_this_machine_goes_to_a_provider(tmp_path: Path, rou
         assert (await rig.chat("chat")).status_code == 200
 
 
-async def test_a_model_that_was_named_never_becomes_another(tmp_path: Path) -> None:
+async def test_a_model_named_directly_has_no_fallback(tmp_path: Path) -> None:
     async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
         assert (await rig.chat("first/big")).status_code == 502
         assert not rig.fakes[1].seen
@@ -198,8 +198,8 @@ REFUSED: dict[str, tuple[dict[str, Any], Play]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_fallback_that_refuses_the_request_is_passed_over(tmp_path: Path, routed: list[str], name: str) -> None:
-    """Whether its dialect has no word for a field, or it says so itself."""
+async def test_a_fallback_that_refuses_the_request_is_skipped(tmp_path: Path, routed: list[str], name: str) -> None:
+    """Either its dialect lacks a field, or the provider refuses it."""
     more, play = REFUSED[name]
     routed += ["second/big", "chat"]
     async with rigged_with(tmp_path, two(traces.error(500), play)) as rig:
@@ -210,7 +210,7 @@ async def test_a_fallback_that_refuses_the_request_is_passed_over(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_if_the_others_refuse_it_the_first_error_is_reported(
+async def test_the_first_error_is_reported_if_all_fallbacks_refuse(
     tmp_path: Path, routed: list[str], name: str
 ) -> None:
     more, play = REFUSED[name]
@@ -223,14 +223,14 @@ async def test_if_the_others_refuse_it_the_first_error_is_reported(
     async with rigged_with(tmp_path / "busy", two(traces.error(503), play)) as rig:
         assert (await rig.chat("first/big", **more)).status_code == 503
         (record,) = rig.gateway.records.all
-        assert record.end is End.FAILED, "it had its turn"
+        assert record.end is End.FAILED, "the attempt was admitted"
     plays = [traces.error(500), traces.chat("big")]
     scripts = {**two(traces.error(500), play), "first": (lambda seen: plays.pop(0), "openai", {"retries": 1})}
     async with rigged_with(tmp_path / "again", scripts) as rig:
-        assert (await rig.chat("first/big", **more)).status_code == 200, "and its target may be asked again"
+        assert (await rig.chat("first/big", **more)).status_code == 200, "the first target is retried"
 
 
-async def test_what_the_first_cannot_express_is_the_clients_fault(tmp_path: Path, routed: list[str]) -> None:
+async def test_a_field_that_the_first_target_lacks_is_the_clients_fault(tmp_path: Path, routed: list[str]) -> None:
     routed.append("first/big")
     async with rigged_with(tmp_path, two(traces.chat("big"), traces.message("big"))) as rig:
         found = await rig.chat("second/big", seed=1)
@@ -238,7 +238,7 @@ async def test_what_the_first_cannot_express_is_the_clients_fault(tmp_path: Path
         assert not rig.fakes[0].seen
 
 
-async def test_all_fail(tmp_path: Path, routed: list[str]) -> None:
+async def test_the_last_error_is_reported_if_all_targets_fail(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     async with rigged_with(tmp_path, two(traces.error(500), traces.error(529, "overloaded_error"))) as rig:
         found = await rig.chat("first/big")
@@ -246,7 +246,7 @@ async def test_all_fail(tmp_path: Path, routed: list[str]) -> None:
         assert len(rig.gateway.records.all) == 1
 
 
-async def test_after_the_first_word_there_is_no_other(tmp_path: Path, routed: list[str]) -> None:
+async def test_a_stream_that_has_begun_has_no_fallback(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     play = Play([*traces.chat_events("big")[:2], HANG], content_type=traces.EVENTS)
     async with rigged_with(tmp_path, two(play, traces.message_stream("big"))) as rig:
@@ -267,12 +267,12 @@ async def test_before_the_first_byte_a_stream_falls_back(tmp_path: Path, routed:
 
 
 @pytest.mark.long
-async def test_one_budget_of_time(tmp_path: Path, routed: list[str]) -> None:
-    """A first target that hangs has half of the deadline, and the second one the rest."""
+async def test_targets_share_the_deadline(tmp_path: Path, routed: list[str]) -> None:
+    """A first target that hangs gets half of the deadline, and the second one the rest."""
     routed.append("second/big")
     scripts = two(Play([HANG]), traces.message("big"), timeouts={})
     async with rigged_with(tmp_path, scripts) as rig:
-        for seconds in (1.0, 10.0, PATIENCE):  # more where this machine is too slow
+        for seconds in (1.0, 10.0, PATIENCE):  # longer if this machine is too slow
             if (found := await _with_deadline(rig, seconds)).status == 200:
                 break
         assert found.status == 200
@@ -283,13 +283,15 @@ async def test_one_budget_of_time(tmp_path: Path, routed: list[str]) -> None:
         assert (found.status, json.loads(found.body)["error"]["code"]) == (504, "deadline_exceeded")
 
 
-async def test_one_that_hangs_for_its_share_of_the_time_is_left_alone(tmp_path: Path, routed: list[str]) -> None:
+async def test_a_target_that_hangs_for_its_share_of_the_deadline_opens_its_breaker(
+    tmp_path: Path, routed: list[str]
+) -> None:
     routed.append("second/big")
     scripts = two(Play([HANG]), traces.message("big"), timeouts={"between_bytes": 0.001})
     async with rigged_with(tmp_path, scripts) as rig:
         breakers, attempts = rig.gateway.providers.upstreams["first"].breakers, 0
         async with asyncio.timeout(PATIENCE):
-            while not attempts or breakers["big"].phase is not Phase.OPEN:  # a busy machine may not try it in time
+            while not attempts or breakers["big"].phase is not Phase.OPEN:  # a busy machine may not reach it in time
                 await _with_deadline(rig, 0.6)
                 attempts += 1
         assert attempts >= RUN
@@ -301,18 +303,21 @@ async def _with_deadline(rig: Rig, seconds: float) -> Answered:
     return await answer(rig.gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], body)
 
 
+def ledger_records(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
+    """Return the list to which the records for the ledger will be added."""
+    rows: list[RequestRecord] = []
+    for method in ("take", "attempt"):
+        monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
+    return rows
+
+
 async def test_each_attempt_is_a_row_of_its_own(
     tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed one's usage too: what was said before it broke was paid for."""
+    """A failed attempt has its usage, too, since its tokens are paid for."""
     routed.append("second/big")
-    rows: list[RequestRecord] = []
     async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
-        for method in ("take", "attempt"):
-            monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
-        monkeypatch.setattr(
-            rig.gateway.gateway, "_sinks", [rig.gateway.gateway._ledger, *rig.gateway.gateway._sinks[1:]]
-        )
+        rows = ledger_records(rig, monkeypatch)
         await rig.chat("first/big")
     reported = [(row.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
     assert reported == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
@@ -321,21 +326,16 @@ async def test_each_attempt_is_a_row_of_its_own(
 async def test_a_fallback_that_refuses_ends_its_own_row_only(
     tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model of this machine refuses with a whole answer, whose status is known before its end is recorded."""
+    """A local model refuses with a complete answer, whose status is known before its end is recorded."""
     routed += ["chat", "second/big"]
     refusal: list[Event] = [
         ResponseStart(status=400, content_type="application/json"),
         Chunk(data=b'{"error":{"message":"no"}}'),
         ResponseEnd(usage=Usage()),
     ]
-    rows: list[RequestRecord] = []
     async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
         rig.gateway.links["chat"].script = lambda _: refusal
-        for method in ("take", "attempt"):
-            monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
-        monkeypatch.setattr(
-            rig.gateway.gateway, "_sinks", [rig.gateway.gateway._ledger, *rig.gateway.gateway._sinks[1:]]
-        )
+        rows = ledger_records(rig, monkeypatch)
         found = await rig.chat("first/big")
         assert (found.status_code, found.headers["x-roundhouse-model"]) == (200, "second/big@v1")
     ends = [(row.attempt, row.target and row.target.model, row.end) for row in rows]
@@ -345,7 +345,7 @@ async def test_a_fallback_that_refuses_ends_its_own_row_only(
 async def test_a_failed_attempts_cost_is_in_its_row(
     tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provider had read the prompt, and said so, before it failed."""
+    """The provider reports that it has read the prompt before it fails."""
     routed.append("second/big")
     overloaded = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}\n\n'
     first = Play([traces.message_events("big")[0], overloaded], content_type=traces.EVENTS)
@@ -354,10 +354,8 @@ async def test_a_failed_attempts_cost_is_in_its_row(
         "first": (lambda seen: first, "anthropic", {"timeouts": LONG, **priced}),
         "second": (lambda seen: traces.chat_stream("big"), "openai", priced),
     }
-    rows: list[RequestRecord] = []
     async with rigged_with(tmp_path, scripts) as rig:
-        for method in ("take", "attempt"):
-            monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
+        rows = ledger_records(rig, monkeypatch)
         found = await rig.chat("first/big", stream=True)
         assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_overloaded"
     failed, done = rows
@@ -365,9 +363,7 @@ async def test_a_failed_attempts_cost_is_in_its_row(
     used = {
         s.labels["kind"]: s.value for m in metrics.team_tokens.collect() for s in m.samples if s.name.endswith("_total")
     }
-    assert used == {"prompt": 24, "cached": 8, "completion": failed.usage.completion_tokens + 5}, (
-        "of both, as in the rows"
-    )
+    assert used == {"prompt": 24, "cached": 8, "completion": failed.usage.completion_tokens + 5}, "the sum of both rows"
     spent = [s.value for m in metrics.team_cost.collect() for s in m.samples if s.name.endswith("_total")]
     assert spent == [pytest.approx((failed.cost + done.cost) / 1e6)]
     requested = [s.value for m in metrics.team_requests.collect() for s in m.samples if s.name.endswith("_total")]
@@ -377,9 +373,9 @@ async def test_a_failed_attempts_cost_is_in_its_row(
     assert done.cost == 8 * 2 + 4 * 1 + 5 * 6
 
 
-# --- the function itself ---------------------------------------------------------------------------------------------
-async def test_a_pause_before_the_same_target_again(tmp_path: Path) -> None:
-    """Without a network: errors and answers by script, the pause by the backend."""
+# --- the attempts ----------------------------------------------------------------------------------------------------
+async def test_a_target_is_retried_after_the_backends_pause(tmp_path: Path) -> None:
+    """Without a network: only the attempts are scripted."""
     script: list[RoundhouseError | None] = [ProviderFailed("x", again=True), None]
 
     async def once(*, is_further: bool = False) -> Parts:

@@ -1,7 +1,6 @@
-"""Every way in which a provider may fail, before the first byte and after it: each has one outcome, and none hangs.
+"""Every failure of a provider, before the first byte and after it, has one outcome, and none hangs.
 
-The table in docs/reference/provider.md says the same. No test waits longer than the recipe's own bounds, which are
-small.
+The same table is in docs/reference/provider.md. No test waits longer than the recipe's time-outs, which are short.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from tests.unit.providers.rig import rigged
 
 
 @pytest.mark.parametrize("name", BEFORE)
-async def test_a_whole_answer_that_fails(tmp_path: Path, name: str) -> None:
+async def test_an_answer_that_fails_has_one_status_and_code(tmp_path: Path, name: str) -> None:
     play, status, code = BEFORE[name]
     async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code), max_answer=8 * 2**20) as rig:
         async with asyncio.timeout(PATIENCE):
@@ -43,7 +42,7 @@ async def test_a_whole_answer_that_fails(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIRST)
-async def test_a_stream_that_fails_before_its_first_words_has_a_status(tmp_path: Path, name: str) -> None:
+async def test_a_stream_that_fails_before_its_first_word_has_a_status(tmp_path: Path, name: str) -> None:
     play, status, code = FIRST[name]
     async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code)) as rig:
         async with asyncio.timeout(PATIENCE):
@@ -52,7 +51,7 @@ async def test_a_stream_that_fails_before_its_first_words_has_a_status(tmp_path:
 
 
 @pytest.mark.parametrize("name", AFTER)
-async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_path: Path, name: str) -> None:
+async def test_a_stream_that_fails_after_its_first_word_ends_with_an_error_event(tmp_path: Path, name: str) -> None:
     play, code = AFTER[name]
     async with rigged(
         tmp_path, lambda seen: play, timeouts=bounds(code, first_byte=PATIENCE), max_answer=8 * 2**20
@@ -71,11 +70,11 @@ async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_pa
         assert "hello" in events[1]
         (record,) = rig.gateway.records.all
         assert (record.end, record.code) == (End.FAILED, code)
-        assert record.usage.completion_tokens >= 1, "what was said before it broke is counted"
+        assert record.usage.completion_tokens >= 1, "the tokens before the failure are counted"
         assert record.usage.prompt_tokens > 0
 
 
-async def test_what_comes_after_the_end_is_not_read(tmp_path: Path) -> None:
+async def test_nothing_is_read_after_the_end_of_a_stream(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: stream(*EVENTS, HANG), timeouts=LONG) as rig:
         found = await rig.chat(stream=True)
         assert found.text.endswith("data: [DONE]\n\n")
@@ -85,10 +84,8 @@ async def test_what_comes_after_the_end_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_an_error_in_a_200_is_that_error_where_a_stream_was_requested_too(
-    tmp_path: Path, is_stream: bool
-) -> None:
-    """A stream's was taken for garbage, and counted by the breaker."""
+async def test_an_error_in_a_200_is_recognised_also_for_streams(tmp_path: Path, is_stream: bool) -> None:
+    """For a stream it was treated as garbage, and counted by the breaker."""
     body = b'{"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}'
     async with rigged(tmp_path, lambda seen: Play([body])) as rig:
         found = await rig.chat(stream=is_stream)
@@ -101,22 +98,24 @@ async def test_an_error_in_a_200_is_that_error_where_a_stream_was_requested_too(
     [("embeddings", {"model": "there/embed", "input": "x"}),
      ("rerank", {"model": "there/rerank", "query": "x", "documents": ["y"]})],
 )  # fmt: skip
-async def test_an_error_in_a_200_of_the_other_tasks(tmp_path: Path, path: str, requested: dict[str, Any]) -> None:
-    """It was a breaker's failure, and its words were lost."""
+async def test_an_error_in_a_200_is_recognised_for_other_tasks(
+    tmp_path: Path, path: str, requested: dict[str, Any]
+) -> None:
+    """It was counted by the breaker, and its message was lost."""
     reported = [
         b'{"error": {"message": "slow down", "code": 429}}',
         b'{"object": "error", "message": "no", "code": 400}',
     ]
     async with rigged(tmp_path, lambda seen: Play([reported[len(rig.fake.seen) - 1]])) as rig:
         found = [await rig.http.post(f"/v1/{path}", json=requested) for _ in reported]
-        assert [one.status_code for one in found] == [429, 400]
+        assert [response.status_code for response in found] == [429, 400]
         assert "slow down" in found[0].text
         assert rig.gateway.providers.upstreams["there"].breakers[requested["model"][6:]].run == 0
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream: bool) -> None:
-    """As vLLM's streams tell one. Whoever was refused five times closed the model to all others."""
+    """vLLM's streams report refusals like this. Five of them opened the breaker for all clients."""
     refused = b'{"error": {"message": "bad grammar", "type": "BadRequestError", "code": 400}}'
     play = stream(b"data: " + refused + b"\n\n", EVENTS[-1]) if is_stream else Play([refused])
     async with rigged(tmp_path, lambda seen: play) as rig:
@@ -136,10 +135,10 @@ async def test_a_refusal_in_a_200_is_the_clients_fault(tmp_path: Path, is_stream
         ("anthropic", "messages/count_tokens", {}),
     ],
 )
-async def test_what_says_nothing_is_no_answer(
+async def test_an_answer_without_content_is_an_error(
     tmp_path: Path, protocol: str, path: str, requested: dict[str, Any]
 ) -> None:
-    """It was passed on with a 200, or made an empty message of, and was charged."""
+    """It was passed on with a 200 or as an empty message, and charged."""
     async with rigged(tmp_path, lambda seen: Play([b'{"message": "forbidden"}']), protocol) as rig:
         body = {"model": "there/big", "messages": [{"role": "user", "content": "hi"}], **requested}
         found = await rig.http.post(f"/v1/{path}", json=body)
@@ -148,8 +147,8 @@ async def test_what_says_nothing_is_no_answer(
         assert rig.gateway.records.all[0].usage == Usage()
 
 
-async def test_an_answer_that_is_compressed_though_no_one_requested(tmp_path: Path) -> None:
-    """It was no JSON, and of a refusal the words were lost."""
+async def test_an_unrequested_compression_is_understood(tmp_path: Path) -> None:
+    """Such an answer was not read as JSON, and the message of a refusal was lost."""
 
     def script(seen: Seen) -> Play:
         play = traces.chat_stream("big") if seen.body.get("stream") else traces.chat("big")
@@ -167,8 +166,9 @@ async def test_an_answer_that_is_compressed_though_no_one_requested(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, "provider_answer"), (429, "provider_busy"), (400, None)])
-async def test_an_answer_that_no_one_here_can_unpack(tmp_path: Path, status: int, code: str | None) -> None:
-    """Its status is known all the same."""
+async def test_an_unknown_compression_is_an_error_that_keeps_the_status(
+    tmp_path: Path, status: int, code: str | None
+) -> None:
     play = Play([b"\x0b\x02\x80{}\x03"], status, headers={"content-encoding": "br"})
     async with rigged(tmp_path, lambda seen: play) as rig:
         found = await rig.chat()
@@ -177,7 +177,7 @@ async def test_an_answer_that_no_one_here_can_unpack(tmp_path: Path, status: int
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_an_answer_that_is_not_compressed_as_it_says(tmp_path: Path, is_stream: bool) -> None:
+async def test_a_false_content_encoding_is_an_error(tmp_path: Path, is_stream: bool) -> None:
     play = traces.chat_stream("big") if is_stream else traces.chat("big")
     play.headers["content-encoding"] = "gzip"
     async with rigged(tmp_path, lambda seen: play) as rig:
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_not_compressed_as_it_says(tmp_path: Path, is_st
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
 
 
-async def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+async def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     play = Play([gzip.compress(b" " * 2**26)], headers={"content-encoding": "gzip"})
     async with rigged(tmp_path, lambda seen: play, max_answer=2**20) as rig:
         found = await rig.chat()
@@ -193,17 +193,17 @@ async def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
         assert "more than" in found.text
 
 
-async def test_a_stream_that_is_called_something_else_is_not_read_to_its_end(tmp_path: Path) -> None:
-    """Who asked had to wait until it was over, and the provider went on for nobody."""
+async def test_a_stream_of_another_content_type_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """The client had to wait until the provider had generated all of it."""
     async with rigged(tmp_path, lambda seen: Play([*EVENTS, HANG], content_type="text/plain"), timeouts=LONG) as rig:
         found = await rig.chat(stream=True)
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
         await rig.fake.left.wait()
 
 
-async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
+async def test_a_large_body_is_not_kept_in_memory(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: Play(huge), max_answer=8 * 2**20) as rig:
-        await rig.chat("there/big")  # what is imported and made once
+        await rig.chat("there/big")  # for what is imported and created only once
         gc.collect()
         tracemalloc.start()
         try:
@@ -237,21 +237,21 @@ async def test_a_version_of_the_same_model_is_that_model(tmp_path: Path, stated:
 
 
 @pytest.mark.parametrize(("stated", "status"), [("big-20261101", 200), ("big-latest", 200), ("big-mini", 502)])
-async def test_the_latest_of_a_model_answers_under_its_date(tmp_path: Path, stated: str, status: int) -> None:
-    """As Anthropic's do."""
+async def test_an_alias_of_the_latest_model_accepts_its_dated_name(tmp_path: Path, stated: str, status: int) -> None:
+    """Anthropic answers like this."""
     models = [{"name": "big-latest", "exact": True}]
     async with rigged(tmp_path, lambda seen: traces.chat(stated), models=models) as rig:
         assert (await rig.chat("there/big-latest")).status_code == status
 
 
 @pytest.mark.parametrize("stated", ["big-mini", "big-32k", "big-1", "big-1-20261101", "bigger", "mini-big"])
-async def test_another_model_of_its_family_is_another_one(tmp_path: Path, stated: str) -> None:
+async def test_another_model_of_the_same_family_is_refused(tmp_path: Path, stated: str) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat(stated), models=[{"name": "big", "exact": True}]) as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
 
 
-def test_a_long_name_is_read_once() -> None:
+def test_comparing_a_long_name_takes_linear_time() -> None:
     """Each date in it is also a number and a shorter date."""
     with processor_time() as seconds:
         assert is_other_model("big", "big" + "-2026-11-01" * 1000 + "x")
@@ -259,7 +259,7 @@ def test_a_long_name_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_another_models_name(tmp_path: Path, is_stream: bool) -> None:
+async def test_another_models_name_is_a_warning_or_an_error(tmp_path: Path, is_stream: bool) -> None:
     play = traces.chat_stream("tiny") if is_stream else traces.chat("tiny")
     async with rigged(tmp_path, lambda seen: play) as rig:
         found = await rig.chat(stream=is_stream)
@@ -282,7 +282,7 @@ TASKS: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("path", TASKS)
-async def test_another_models_name_of_the_other_tasks(tmp_path: Path, path: str, exact: bool) -> None:
+async def test_another_models_name_is_noticed_for_other_tasks(tmp_path: Path, path: str, exact: bool) -> None:
     task, body, reported = TASKS[path]
     sent: dict[str, Any] = {"json": {"model": f"there/{task}", **body}}
     if task == "transcribe":
@@ -296,8 +296,8 @@ async def test_another_models_name_of_the_other_tasks(tmp_path: Path, path: str,
             assert found.headers["x-roundhouse-warning"] == "the provider says that model tiny answered"
 
 
-async def test_a_recording_that_is_longer_than_any_is_reported_none(tmp_path: Path) -> None:
-    """No sink could count milliseconds of such a number: what the request had reserved was held for ever."""
+async def test_an_impossible_duration_of_a_recording_is_an_error(tmp_path: Path) -> None:
+    """No sink could count such a number in milliseconds, so that the reservation was never returned."""
     play = Play([b'{"text": "two words", "duration": 1e308}'])
     async with rigged(tmp_path, lambda seen: play) as rig:
         sent: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
@@ -306,26 +306,28 @@ async def test_a_recording_that_is_longer_than_any_is_reported_none(tmp_path: Pa
         assert rig.gateway.records.all[0].usage.audio_seconds < 1
 
 
-# --- where it may be -------------------------------------------------------------------------------------------------
+# --- addresses and keys ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}/v1", "http://localhost:{}/v1", "http://[::ffff:127.0.0.1]:{}/v1"])
-async def test_private_addresses_only_where_the_recipe_says_so(tmp_path: Path, url: str) -> None:
+async def test_private_addresses_require_the_recipes_permission(tmp_path: Path, url: str) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
         port = rig.fake.port
-        place = rig.gateway.providers.upstreams["there"]
-        place.provider = place.provider.model_copy(update={"base_url": url.format(port), "private_addresses": False})
+        upstream = rig.gateway.providers.upstreams["there"]
+        upstream.provider = upstream.provider.model_copy(
+            update={"base_url": url.format(port), "private_addresses": False}
+        )
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_address")
         assert not rig.fake.seen
 
 
-async def test_no_one_listens_there(tmp_path: Path) -> None:
+async def test_a_port_without_a_listener_is_unreachable(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat("big"), base_url="http://127.0.0.1:9/v1") as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_unreachable")
 
 
-async def test_a_keys_own_line_end_is_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that was read from a file has it: each request was a 500."""
+async def test_a_line_end_after_a_key_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that was read from a file has one, and each request was a 500."""
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
         monkeypatch.setenv("TEST_PROVIDER_KEY", "sk-1\n")
         assert (await rig.chat()).status_code == 200
@@ -335,7 +337,7 @@ async def test_a_keys_own_line_end_is_none_of_it(tmp_path: Path, monkeypatch: py
         assert (await rig.http.get("/v1/providers")).json()["data"][0]["key_is_set"] is False
 
 
-async def test_a_key_that_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_key_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_PROVIDER_KEY")
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
         found = await rig.chat()
@@ -344,7 +346,7 @@ async def test_a_key_that_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert not rig.fake.seen
 
 
-# --- what is known of usage ------------------------------------------------------------------------------------------
+# --- usage -----------------------------------------------------------------------------------------------------------
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBO" * 10_000}}
 SOUND = {"type": "input_audio", "input_audio": {"data": "UklG" * 10_000, "format": "wav"}}
 WITH_PICTURE = [{"role": "user", "content": [{"type": "text", "text": "what is this? " * 50}, PICTURE, SOUND]}]
@@ -361,8 +363,8 @@ async def test_a_picture_is_not_charged_as_text(tmp_path: Path) -> None:
         assert rig.gateway.records.all[0].usage.prompt_tokens == 1500, "no prompt is longer than the context"
 
 
-def test_estimating_is_linear() -> None:
-    """Bytes that are nearly a picture, over and over; a search that starts anew at each of them takes minutes."""
+def test_estimating_takes_linear_time() -> None:
+    """The text repeats what is almost a picture. A search that restarts at each repetition would take minutes."""
     almost = b"A" * 1023 + b" "
     assert estimated(almost * 4096, None) == 2**20
 
@@ -380,7 +382,7 @@ def test_estimating_is_linear() -> None:
     ids=["hangs", "breaks", "500", "429", "400", "garbage"],
 )
 async def test_a_prompt_that_was_read_is_charged(tmp_path: Path, play: Play, is_read: bool) -> None:
-    """Where nobody says what became of it; a failure that says so has done nothing with it."""
+    """It may have been read if the provider gave no answer, while an error response shows that it was not."""
     times = SHORT if play.parts == [HANG] else LONG
     async with rigged(tmp_path, lambda seen: play, timeouts=times) as rig:
         await rig.chat(messages=[{"role": "user", "content": "x" * 4000}])
@@ -392,7 +394,7 @@ async def test_a_prompt_that_was_read_is_charged(tmp_path: Path, play: Play, is_
 @pytest.mark.parametrize("usage", [{}, {"usage": None}, {"usage": {"prompt_tokens": None, "completion_tokens": None}}])
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_an_answer_without_usage_is_not_free(tmp_path: Path, usage: dict[str, Any], is_stream: bool) -> None:
-    """Budgets never bound what a whole answer, or vectors, of such a server cost."""
+    """Answers and embeddings of servers that report no usage were not charged to any budget."""
 
     def script(seen: Seen) -> Play:
         reported: dict[str, Any] = {"model": "big", **usage}
@@ -412,20 +414,20 @@ async def test_an_answer_without_usage_is_not_free(tmp_path: Path, usage: dict[s
         assert 0 < rig.gateway.records.all[0].usage.completion_tokens < 50
 
 
-async def test_counting_tokens_uses_none(tmp_path: Path) -> None:
+async def test_counting_tokens_is_not_charged(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: Play([b'{"input_tokens": 5}']), "anthropic") as rig:
         body = {"model": "there/big", "messages": [{"role": "user", "content": "x" * 4000}]}
         assert (await rig.http.post("/v1/messages/count_tokens", json=body)).json() == {"input_tokens": 5}
         assert rig.gateway.records.all[0].usage == Usage()
 
 
-async def test_what_never_arrived_costs_nothing(tmp_path: Path) -> None:
+async def test_a_request_that_never_arrived_costs_nothing(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: Play(), base_url="http://127.0.0.1:9/v1") as rig:
         await rig.chat()
         assert rig.gateway.records.all[0].usage.prompt_tokens == 0
 
 
-# --- who leaves, and who is too many ---------------------------------------------------------------------------------
+# --- disconnects, and the bound on connections -----------------------------------------------------------------------
 def requested(is_stream: bool) -> bytes:
     return json.dumps({"model": "there/big", "stream": is_stream, "messages": []}).encode()
 
@@ -458,7 +460,7 @@ async def test_more_than_its_connections_is_a_429(tmp_path: Path) -> None:
         await asyncio.gather(first, return_exceptions=True)
 
 
-async def test_the_clients_own_deadline_is_its_own(tmp_path: Path) -> None:
+async def test_the_clients_deadline_is_not_the_providers_failure(tmp_path: Path) -> None:
     from runtime.gateway.context import RequestContext
     from runtime.http.routes import ENDPOINTS
     from tests.unit.http.answering import answer

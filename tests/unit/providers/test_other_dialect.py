@@ -1,4 +1,4 @@
-"""The official SDKs against a provider of the other protocol: chat, streams, tools, images; the usage is the same."""
+"""The official SDKs against a provider of the other protocol: chat, streams, tools, images and usage."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def counted(rig: Rig) -> set[tuple[int, int, int]]:
     return {(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) for usage in usages}
 
 
-async def test_an_end_without_an_answer(tmp_path: Path) -> None:
+async def test_a_stream_that_only_ends_is_an_error(tmp_path: Path) -> None:
     play = Play([b"data: [DONE]\n\n"], content_type=traces.EVENTS)
     requested = {"model": "there/big", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     async with rigged(tmp_path, lambda seen: play) as rig:
@@ -44,7 +44,7 @@ async def test_an_end_without_an_answer(tmp_path: Path) -> None:
 
 
 # --- OpenAI's SDK, Anthropic's provider ------------------------------------------------------------------------------
-async def test_openais_client_and_anthropics_provider(tmp_path: Path) -> None:
+async def test_openais_client_works_with_anthropics_provider(tmp_path: Path) -> None:
     requested: Any = {
         "model": "there/big",
         "max_completion_tokens": 9,
@@ -98,7 +98,7 @@ async def test_openais_client_and_anthropics_provider(tmp_path: Path) -> None:
         }
 
 
-async def test_openais_tools_at_anthropics_provider(tmp_path: Path) -> None:
+async def test_openais_tools_work_with_anthropics_provider(tmp_path: Path) -> None:
     call = {"id": "toolu_0", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     requested: Any = {
         "model": "there/big",
@@ -135,7 +135,7 @@ async def test_openais_tools_at_anthropics_provider(tmp_path: Path) -> None:
         assert body["messages"][2] == {"role": "user", "content": [result, {"type": "text", "text": "and in Rome?"}]}
 
 
-async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Path) -> None:
+async def test_a_call_without_arguments_has_an_empty_object(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         made = traces.message_stream if seen.body.get("stream") else traces.message
         return made("big", tool=True, arguments="")
@@ -152,7 +152,7 @@ async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Pa
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tokens_that_were_written_into_a_cache_have_their_price(tmp_path: Path, stream: bool) -> None:
+async def test_tokens_written_into_a_cache_have_their_own_price(tmp_path: Path, stream: bool) -> None:
     usage = {"input_tokens": 8, "output_tokens": 5, "cache_creation_input_tokens": 100, "cache_read_input_tokens": 4}
     events = traces.message_events("big")
     began = json.loads(sse.data_of(events[0]))
@@ -176,7 +176,7 @@ async def test_tokens_that_were_written_into_a_cache_have_their_price(tmp_path: 
 
 
 # --- Anthropic's SDK, OpenAI's provider ------------------------------------------------------------------------------
-async def test_anthropics_client_and_openais_provider(tmp_path: Path) -> None:
+async def test_anthropics_client_works_with_openais_provider(tmp_path: Path) -> None:
     requested: Any = {
         "model": "there/big",
         "max_tokens": 9,
@@ -228,7 +228,7 @@ async def test_anthropics_client_and_openais_provider(tmp_path: Path) -> None:
         }
 
 
-async def test_anthropics_tools_at_openais_provider(tmp_path: Path) -> None:
+async def test_anthropics_tools_work_with_openais_provider(tmp_path: Path) -> None:
     use = {"type": "tool_use", "id": "call_0", "name": "weather", "input": {"city": "Oslo"}}
     result = {"type": "tool_result", "tool_use_id": "call_0", "content": "no station", "is_error": True}
     requested: Any = {
@@ -268,7 +268,7 @@ async def test_anthropics_tools_at_openais_provider(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_forced_call_after_which_the_server_says_stop(tmp_path: Path) -> None:
+async def test_a_forced_call_with_finish_reason_stop_is_a_tool_use(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         made = traces.chat_stream if seen.body.get("stream") else traces.chat
         return made("big", tool=True, finish="stop")
@@ -287,7 +287,7 @@ async def test_a_forced_call_after_which_the_server_says_stop(tmp_path: Path) ->
     assert [(answer.content[0].type, answer.stop_reason) for answer in (found, final)] == [("tool_use", "tool_use")] * 2
 
 
-# --- what cannot be carried ------------------------------------------------------------------------------------------
+# --- fields without a counterpart ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("more", "param"),
     [
@@ -305,7 +305,7 @@ async def test_a_forced_call_after_which_the_server_says_stop(tmp_path: Path) ->
         ({"messages": "hello"}, "messages"),
     ],
 )  # fmt: skip
-async def test_what_anthropics_messages_have_no_word_for(tmp_path: Path, more: dict[str, Any], param: str) -> None:
+async def test_fields_that_messages_lack_are_refused(tmp_path: Path, more: dict[str, Any], param: str) -> None:
     async with rigged(tmp_path, messages, "anthropic") as rig:
         found = await rig.chat(**more)
         assert (found.status_code, found.json()["error"]["param"]) == (400, param)
@@ -321,7 +321,7 @@ async def test_what_anthropics_messages_have_no_word_for(tmp_path: Path, more: d
         ({"messages": [{"role": "user", "content": [{"type": "search_result"}]}]}, "messages[0].content[0].type"),
     ],
 )
-async def test_what_chat_completions_have_no_word_for(tmp_path: Path, more: dict[str, Any], field: str) -> None:
+async def test_fields_that_chat_completions_lack_are_refused(tmp_path: Path, more: dict[str, Any], field: str) -> None:
     async with rigged(tmp_path, chat) as rig:
         requested = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **more}
         found = await rig.http.post("/v1/messages", json=requested)

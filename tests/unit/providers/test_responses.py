@@ -1,4 +1,4 @@
-"""Responses at a provider that speaks Anthropic's messages, or chat completions alone: by the SDK, and by type."""
+"""Responses at a provider that has only messages or chat completions, checked with the SDK and its types."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ async def events_of(rig: Rig, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @there
-async def test_an_answer_and_a_stream(tmp_path: Path, there: str) -> None:
+async def test_an_answer_and_a_stream_are_translated(tmp_path: Path, there: str) -> None:
     script, protocol, more = THERE[there]
     async with rigged(tmp_path, script, protocol, **more) as rig, rig.openai() as client:
         found = await client.responses.create(**REQUESTED)
@@ -75,7 +75,7 @@ async def test_each_answer_and_event_is_of_openais_type(tmp_path: Path, there: s
 
 
 @there
-async def test_tools(tmp_path: Path, there: str) -> None:
+async def test_tools_and_their_results_are_translated(tmp_path: Path, there: str) -> None:
     script, protocol, more = THERE[there]
     call = {"type": "function_call", "call_id": "toolu_0", "name": "weather", "arguments": '{"city": "Oslo"}'}
     requested: Any = {
@@ -119,7 +119,7 @@ async def test_tools(tmp_path: Path, there: str) -> None:
 
 
 @there
-async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Path, there: str) -> None:
+async def test_a_call_without_arguments_has_an_empty_object(tmp_path: Path, there: str) -> None:
     _, protocol, more = THERE[there]
 
     def script(seen: Seen) -> Play:
@@ -139,7 +139,7 @@ async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Pa
     assert "".join(stated) == "{}"
 
 
-async def test_thoughts_and_an_answer_that_was_cut(tmp_path: Path) -> None:
+async def test_thoughts_and_a_cut_answer_are_translated(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         thinks = {"type": "thinking", "thinking": "hm", "signature": "s"}
         stated = {"type": "text", "text": "so"}
@@ -161,18 +161,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "store": ({"store": True}, "store"),
     "an earlier answer": ({"previous_response_id": "resp_1"}, "previous_response_id"),
     "a provider's tool": ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-    "an item that is kept elsewhere": ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-    "a system that speaks later": (
+    "a reference to a stored item": ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+    "a later system message": (
         {"input": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}, "input[1]",
     ),
-    "too warm": ({"temperature": 1.5}, "temperature"),
+    "a high temperature": ({"temperature": 1.5}, "temperature"),
     "any JSON": ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-    "no effort": ({"reasoning": {"effort": "minimal"}}, "reasoning.effort"),
+    "minimal effort": ({"reasoning": {"effort": "minimal"}}, "reasoning.effort"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_cannot_be_carried_is_refused_by_the_clients_name_for_it(tmp_path: Path, name: str) -> None:
+async def test_refusals_name_the_field_that_cannot_be_translated(tmp_path: Path, name: str) -> None:
     more, param = REFUSED[name]
     async with rigged(tmp_path, messages, "anthropic") as rig:
         found = await rig.http.post("/v1/responses", json={"model": "there/big", "input": "hi", **more})
@@ -182,7 +182,7 @@ async def test_what_cannot_be_carried_is_refused_by_the_clients_name_for_it(tmp_
         assert rig.fake.seen == []
 
 
-async def test_what_is_answered_by_no_translation(tmp_path: Path) -> None:
+async def test_an_endpoint_without_a_translation_is_refused(tmp_path: Path) -> None:
     async with rigged(tmp_path, messages, "anthropic") as rig:
         found = await rig.http.post("/v1/completions", json={"model": "there/big", "prompt": "once"})
         assert (found.status_code, found.json()["error"]["code"]) == (400, "unsupported_endpoint")

@@ -1,4 +1,4 @@
-"""Further attempts: how long until one, how many of them, and of what."""
+"""Retries: their delay, their number, and the errors that allow them."""
 
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,13 @@ from tests.unit.providers.rig import rigged, rigged_with
         (1, None, 10.0, 0.0, 0.125),
     ],
 )
-def test_how_long_until_the_next(
+def test_the_delay_grows_and_respects_retry_after_and_deadline(
     attempt: int, after: float | None, left: float | None, chance: float, seconds: float | None
 ) -> None:
     assert upstream.retry_delay(attempt, after, left, chance) == seconds
 
 
-def test_a_tenth_of_the_traffic() -> None:
+def test_retries_are_at_most_a_tenth_of_the_traffic() -> None:
     budget, taken = upstream.RetryBudget(), 0
     for _ in range(1000):
         budget.record_request()
@@ -62,7 +62,7 @@ def test_a_tenth_of_the_traffic() -> None:
         ({}, None),
     ],
 )
-def test_reading_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_read_in_each_form(headers: dict[str, str], seconds: float | None) -> None:
     assert read_after(headers) == seconds
 
 
@@ -93,7 +93,7 @@ MONEY = b'{"type":"error","error":{"type":"billing_error","message":"m"}}'
         (200, b'{"error":{"code":1302,"message":"m"}}', {}, "provider_failed", True, True),
     ],
 )  # fmt: skip
-def test_what_a_failure_is(
+def test_failures_are_classified(
     status: int, body: bytes, headers: dict[str, str], code: str, again: bool, counts: bool
 ) -> None:
     found = failure("x", status, body, headers)
@@ -103,13 +103,13 @@ def test_what_a_failure_is(
 
 
 @pytest.mark.parametrize("status", [400, 405, 413, 415, 422])
-def test_what_is_the_clients_own_fault(status: int) -> None:
+def test_the_clients_faults_are_recognised(status: int) -> None:
     assert is_the_clients(status, b'{"error":{"type":"invalid_request_error"}}')
     assert is_the_clients(200, b'{"error":{"code":%d}}' % status)
     assert is_the_clients(200, b'{"error":{"code":"invalid_image_url"}}')
 
 
-def test_only_so_often_and_only_what_may_be() -> None:
+def test_retries_are_limited_to_retryable_errors_and_the_budget() -> None:
     upstream = Upstream(_provider(retries=2), chance=lambda: 0.0)
     upstream.enter(first=True)
     assert upstream.again(BadRequest("x"), 1, None) is None
@@ -126,7 +126,7 @@ def _provider(**more: Any) -> Any:
     return Provider.model_validate({**given, **more})
 
 
-async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.001)
 
     def script(seen: Seen) -> Play:
@@ -140,10 +140,10 @@ async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("is_fallback", [False, True])
-async def test_a_tenth_of_what_arrives_at_a_provider(
+async def test_a_failing_provider_gets_at_most_a_tenth_more_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fallback: bool
 ) -> None:
-    """The provider fails all the time, in a way that its breaker does not count; fall-backs have traffic, too."""
+    """The provider always fails in a way that its breaker does not count. Traffic as a fall-back counts, too."""
     monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.0)
     if is_fallback:
         fall_back_to(monkeypatch, "there/big")
@@ -161,7 +161,7 @@ async def test_a_tenth_of_what_arrives_at_a_provider(
 
 
 async def test_attempts_at_a_fallback_do_not_count_as_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A last fall-back may be asked again as often as its own recipe says."""
+    """The last fall-back may be retried as often as its own recipe allows."""
     monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.0)
     fall_back_to(monkeypatch, "second/big", "there/big")
     plays = [traces.error(429), traces.chat("big")]
@@ -179,8 +179,8 @@ def fall_back_to(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(serving, "_fallbacks", lambda _: names)
 
 
-async def test_an_outage_is_not_made_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All fail: at most a tenth more than was asked for, and soon nothing at all: the breaker is open."""
+async def test_retries_do_not_worsen_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests fail, so the breaker opens before the retries."""
     monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.001)
     async with rigged(tmp_path, lambda seen: traces.error(500), retries=5) as rig:
         codes = [(await rig.chat()).json()["error"]["code"] for _ in range(20)]

@@ -1,4 +1,4 @@
-"""Fall-backs, budgets and names of who answered, as a router that is there decides: over HTTP, to fakes on sockets."""
+"""Fall-backs, budgets and names of the answering model with a real router, over HTTP, with fakes on sockets."""
 
 import json
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ LOCAL: list[Event] = [ResponseStart(200, "application/json"), Chunk(b'{"model":"
 
 @asynccontextmanager
 async def routed(folder: Path, first: Play, second: Play, **router: Any) -> AsyncIterator[tuple[Rig, list[Any]]]:
-    """A gateway with the router `auto`, whose default is `first/big`; and the ledger's rows, once it has ended."""
+    """Yield a gateway with the router `auto`, default `first/big`, and a list for the ledger's rows at its end."""
     database, rows = open_tables(folder / "data"), list[Any]()
     ledger = Ledger(folder / "data")
     await ledger.enable(database)
@@ -55,8 +55,8 @@ async def test_the_fallback_that_a_router_names_answers(tmp_path: Path) -> None:
         assert found.status_code == 200
         assert (found.json()["model"], found.json()["model_used"]) == ("auto", "second/big")
         assert found.json()["choices"][0]["message"]["content"] == "hello there"
-        assert found.headers["x-roundhouse-route"] == "auto@v1 first/big default -", "what was decided"
-        assert found.headers["x-roundhouse-model"] == "second/big@v1", "who answered"
+        assert found.headers["x-roundhouse-route"] == "auto@v1 first/big default -", "the router's decision"
+        assert found.headers["x-roundhouse-model"] == "second/big@v1", "the model that answered"
         assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_failed"
     assert [(r.attempt, r.asked, r.router, r.target, r.reason, r.model, r.end, r.code) for r in rows] == [
         (1, "auto", "auto@v1", "first/big", "default", "first/big", "failed", "provider_failed"),
@@ -66,8 +66,8 @@ async def test_the_fallback_that_a_router_names_answers(tmp_path: Path) -> None:
     assert (rows[0].completion_tokens, rows[1].completion_tokens) == (0, 5)
 
 
-async def test_a_conversation_stays_with_the_target_that_was_chosen(tmp_path: Path) -> None:
-    """It is asked first again, and has the conversation once it is back; what is decided of it is told as before."""
+async def test_a_conversation_keeps_its_target_despite_a_fallback(tmp_path: Path) -> None:
+    """The chosen target is tried first each time, and continues the conversation once it has recovered."""
     async with routed(tmp_path, traces.error(500), traces.message("big"), fallbacks=["second/big"]) as (rig, rows):
         rig.http.headers["x-conversation-id"] = "c"
         one, two = [await rig.chat("auto") for _ in range(2)]
@@ -80,7 +80,7 @@ async def test_a_conversation_stays_with_the_target_that_was_chosen(tmp_path: Pa
     assert [row.model for row in rows] == ["first/big", "second/big", "first/big", "second/big", "first/big"]
 
 
-async def test_a_router_that_names_no_fallback_has_none(tmp_path: Path) -> None:
+async def test_a_router_without_fallbacks_reports_the_error(tmp_path: Path) -> None:
     async with routed(tmp_path, traces.error(500), traces.message("big")) as (rig, rows):
         found = await rig.chat("auto")
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_failed")
@@ -89,7 +89,7 @@ async def test_a_router_that_names_no_fallback_has_none(tmp_path: Path) -> None:
     assert [(row.model, row.end) for row in rows] == [("first/big", "failed")]
 
 
-async def test_after_the_first_word_a_router_sends_nowhere_else(tmp_path: Path) -> None:
+async def test_a_routed_stream_that_has_begun_has_no_fallback(tmp_path: Path) -> None:
     broken = Play([*traces.chat_events("big")[:2], HANG], content_type=traces.EVENTS)
     async with routed(tmp_path, broken, traces.message_stream("big"), fallbacks=["second/big"]) as (rig, rows):
         found = await rig.chat("auto", stream=True)
@@ -101,8 +101,8 @@ async def test_after_the_first_word_a_router_sends_nowhere_else(tmp_path: Path) 
     assert [(row.model, row.end, row.code) for row in rows] == [("first/big", "failed", "provider_timeout")]
 
 
-async def test_who_has_spent_its_budget_is_sent_to_what_is_free(tmp_path: Path) -> None:
-    """A budget of the team, charged by answers: five tokens at 1 each of the 20 that a day has."""
+async def test_a_team_with_a_spent_budget_is_routed_to_a_free_model(tmp_path: Path) -> None:
+    """Each answer has five tokens at 1 each, out of the team's budget of 20 per day."""
     limiter = Limiter()
     limiter.replace([Limit("day", "team", "default", Kind.DAY, 20 * 10**6)], {})
     dear = {"models": [{"name": "big", "price": {"output": 1e6}}]}
@@ -114,21 +114,25 @@ async def test_who_has_spent_its_budget_is_sent_to_what_is_free(tmp_path: Path) 
             spec = RouterSpec.model_validate({"id": "auto", "targets": targets})
             await rig.gateway.routers.add(RouterContent(spec), "test")
             gave = [(await rig.chat("auto", max_tokens=10)).json()["model_used"] for _ in range(4)]
-            assert gave == ["first/big", "first/big", "first/big", "chat"], "with 5 left, 10 could be too many"
+            assert gave == ["first/big", "first/big", "first/big", "chat"], (
+                "5 are left, and a request of 10 might exceed them"
+            )
             assert (await rig.chat("auto", max_tokens=5)).json()["model_used"] == "first/big"
             reported = await rig.http.post("/v1/route", json={"model": "auto", "messages": [], "max_tokens": 1})
             assert (reported.json()["target"], reported.json()["reason"]) == ("chat", "state"), reported.text
-            assert (await rig.chat("first/big", max_tokens=5)).status_code == 429, "by its own name it has no other"
+            assert (await rig.chat("first/big", max_tokens=5)).status_code == 429, (
+                "a model named directly has no alternative"
+            )
 
 
 async def test_a_providers_router_reports_no_second_name(tmp_path: Path) -> None:
-    """Another Roundhouse's router tells `model_used` of its own: here it is the model of this server that answered."""
+    """The provider may be a router of another Roundhouse, whose `model_used` is replaced by this server's."""
     answer = json.loads(bytes(traces.chat("auto").parts[0]))  # type: ignore[index,arg-type]
     whole = Play([json.dumps({"model_used": "theirs", **answer}).encode()])
     async with routed(tmp_path, whole, traces.message("big")) as (rig, _):
         found = (await rig.chat("auto")).text
         assert (found.count("model_used"), json.loads(found)["model_used"]) == (1, "first/big")
-        assert "model_used" not in (await rig.chat("first/big")).text, "no router of this server's"
+        assert "model_used" not in (await rig.chat("first/big")).text, "no router of this server was used"
         start, *rest = traces.chat_events("auto")
         reported = start.replace(b"data: {", b'data: {"model_used": "theirs", ', 1)
         rig.fakes[0].script = lambda _: Play([reported, *rest], content_type=traces.EVENTS)

@@ -1,4 +1,4 @@
-"""A provider that speaks the client's dialect: its bytes go on, but for the model's name; usage is counted."""
+"""With a provider of the client's dialect, bytes are passed on except for the model's name, and usage is counted."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ def scripted(seen: Seen) -> Play:
     return traces.chat_stream("big") if seen.body.get("stream") else traces.chat("big")
 
 
-async def test_a_whole_answer(tmp_path: Path) -> None:
+async def test_an_answer_is_passed_on_under_the_clients_name(tmp_path: Path) -> None:
     async with rigged(tmp_path, scripted) as rig:
         found = await rig.chat(temperature=0.5)
         assert found.status_code == 200
@@ -41,7 +41,7 @@ async def test_a_whole_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("expected", [True, False])
 async def test_a_stream_is_passed_on(tmp_path: Path, expected: bool) -> None:
-    """Usage is always asked for; whoever did not want it does not see its chunk."""
+    """Usage is always requested from the provider, but clients that did not request it do not get its chunk."""
     options = {"stream_options": {"include_usage": True}} if expected else {}
     async with rigged(tmp_path, scripted) as rig:
         found = await rig.chat(stream=True, **options)
@@ -55,8 +55,8 @@ async def test_a_stream_is_passed_on(tmp_path: Path, expected: bool) -> None:
         assert rig.gateway.records.all[0].usage.completion_tokens == 5
 
 
-async def test_words_in_parts_are_words(tmp_path: Path) -> None:
-    """As Mistral's models think; and a last chunk may have no choices at all."""
+async def test_content_in_parts_is_passed_on(tmp_path: Path) -> None:
+    """Mistral's models send thoughts like this, and a last chunk without choices."""
     deltas = [{"content": [{"type": "thinking", "thinking": []}]}, {"content": "x"}]
     chunks: list[Any] = [{"model": "big", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     chunks.append({"model": "big", "choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
@@ -84,10 +84,10 @@ SPEAKS = ["chat/completions", "completions"]
     ],
     ids=["short", "as much as it makes", "as much as its recipe says", "full", "unknown"],
 )
-async def test_a_raw_prompt_asks_for_no_more_than_is_left_of_the_context(
+async def test_a_raw_prompt_requests_at_most_the_rest_of_the_context(
     tmp_path: Path, prompt: str, model: dict[str, Any], most: int | None
 ) -> None:
-    """A model of this machine is asked for all of it, and cuts that; a provider refuses it."""
+    """Local models cut a larger limit, but a provider would refuse it."""
     answer = {"choices": [{"text": "b", "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}, "model": "big"}
     play = Play([json.dumps(answer).encode()])
     async with rigged(tmp_path, lambda seen: play, models=[{"name": "big", **model}], speaks=SPEAKS) as rig:
@@ -98,7 +98,7 @@ async def test_a_raw_prompt_asks_for_no_more_than_is_left_of_the_context(
         assert rig.fake.seen[1].body["max_tokens"] == min(1024, most or 1024)
 
 
-async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
+async def test_messages_are_passed_on(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         return traces.message_stream("big") if seen.body.get("stream") else traces.message("big")
 
@@ -118,7 +118,7 @@ async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 async def test_a_stream_counts_as_many_tokens_as_its_provider_reported(tmp_path: Path, protocol: str) -> None:
-    """Its events were counted where they were more: of a short answer of Anthropic's five tokens and not two."""
+    """The events were counted if there were more of them: five instead of two for a short answer of Anthropic."""
 
     def script(seen: Seen) -> Play:
         play = traces.message_stream("big") if seen.path.endswith("messages") else traces.chat_stream("big")
@@ -138,8 +138,8 @@ async def test_a_stream_counts_as_many_tokens_as_its_provider_reported(tmp_path:
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-async def test_anthropic_is_given_advice_what_its_client_tries(tmp_path: Path, protocol: str) -> None:
-    """Claude Code's requests were refused: they have fields that are only taken with this header."""
+async def test_anthropics_beta_header_is_passed_on(tmp_path: Path, protocol: str) -> None:
+    """Claude Code's requests have fields that are refused without this header."""
 
     def script(seen: Seen) -> Play:
         return traces.message("big") if seen.path.endswith("messages") else traces.chat("big")
@@ -153,7 +153,7 @@ async def test_anthropic_is_given_advice_what_its_client_tries(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("given", ["numbers", "base64"])
-async def test_embeddings(tmp_path: Path, given: str) -> None:
+async def test_embeddings_are_passed_on(tmp_path: Path, given: str) -> None:
     rows = np.array([[1.0, 0.0], [0.6, 0.8]], "<f4")
 
     def script(seen: Seen) -> Play:
@@ -177,7 +177,7 @@ async def test_embeddings(tmp_path: Path, given: str) -> None:
             assert rig.fake.seen[-1].body["input_type"] == sent
 
 
-async def test_rerank(tmp_path: Path) -> None:
+async def test_a_ranking_is_passed_on_in_order(tmp_path: Path) -> None:
     scores = [0.25, 0.999, 0.0]
     results = [{"index": i, "relevance_score": s} for i, s in enumerate(scores)]
     answer = json.dumps({"results": results, "usage": {"total_tokens": 9}}).encode()
@@ -201,7 +201,7 @@ async def test_rerank(tmp_path: Path) -> None:
     ],
     ids=["Jina", "Voyage", "SiliconFlow", "null"],
 )
-async def test_rankings_as_others_write_them(tmp_path: Path, reported: dict[str, Any]) -> None:
+async def test_rankings_of_other_servers_are_read(tmp_path: Path, reported: dict[str, Any]) -> None:
     rows = [{"index": 1, "relevance_score": 0.75}, {"index": 0, "relevance_score": 0.25}]
     answer = {name: rows if value is None else value for name, value in reported.items()}
     async with rigged(tmp_path, lambda seen: Play([json.dumps(answer).encode()])) as rig:
@@ -221,9 +221,7 @@ async def test_rankings_as_others_write_them(tmp_path: Path, reported: dict[str,
     ],
     ids=["logits", "huge", "one is missing", "infinite"],
 )
-async def test_rerank_by_one_that_scores_in_logits(
-    tmp_path: Path, scores: list[Any], reported: list[float] | None
-) -> None:
+async def test_scores_in_logits_are_normalised(tmp_path: Path, scores: list[Any], reported: list[float] | None) -> None:
     rows = ", ".join(f'{{"index": {i}, "relevance_score": {score}}}' for i, score in enumerate(scores))
     async with rigged(tmp_path, lambda seen: Play([f'{{"results": [{rows}]}}'.encode()])) as rig:
         requested = {"model": "there/rerank", "query": "q", "documents": ["a", "b", "c"]}
@@ -235,8 +233,8 @@ async def test_rerank_by_one_that_scores_in_logits(
             assert [by_index[index] for index in range(3)] == pytest.approx(reported, abs=1e-12)
 
 
-async def test_a_reranker_of_text_embeddings_inference(tmp_path: Path) -> None:
-    """Its request has `texts`, and its answer is a bare list."""
+async def test_a_reranker_of_text_embeddings_inference_is_used(tmp_path: Path) -> None:
+    """Its requests have `texts`, and its answers are bare lists."""
     rows = [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}]
     models = [{"name": "bge", "task": "rerank", "texts": True}]
     async with rigged(
@@ -251,7 +249,7 @@ async def test_a_reranker_of_text_embeddings_inference(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_value")
 
 
-async def test_transcription(tmp_path: Path) -> None:
+async def test_a_transcription_is_passed_on(tmp_path: Path) -> None:
     segments = [{"id": 0, "start": 0.0, "end": 1.5, "text": " two words", "tokens": [1], "seek": 0}]
     answer = {"text": "two words", "language": "english", "duration": 1.5, "segments": segments}
     async with rigged(tmp_path, lambda seen: Play([json.dumps(answer).encode()])) as rig:
@@ -277,7 +275,9 @@ TIMED = [{"word": " two", "start": 0.0, "end": 0.7, "probability": 0.9}, {"word"
     ],
     ids=["vLLM", "older ones", "whisper.cpp"],
 )
-async def test_transcripts_as_others_write_them(tmp_path: Path, reported: dict[str, Any], words: list[str]) -> None:
+async def test_transcripts_of_other_servers_are_read(
+    tmp_path: Path, reported: dict[str, Any], words: list[str]
+) -> None:
     async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **reported}).encode()])) as rig:
         form = {"model": "there/transcribe", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
         found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
@@ -287,7 +287,7 @@ async def test_transcripts_as_others_write_them(tmp_path: Path, reported: dict[s
 
 
 @pytest.mark.parametrize(("temperature", "is_sent"), [(None, False), ("0", False), ("0.4", True)])
-async def test_a_recordings_temperature_goes_to_the_provider(
+async def test_the_temperature_of_a_transcription_is_passed_on(
     tmp_path: Path, temperature: str | None, is_sent: bool
 ) -> None:
     async with rigged(tmp_path, lambda seen: Play([b'{"text": "x", "duration": 1.5}'])) as rig:
@@ -299,7 +299,7 @@ async def test_a_recordings_temperature_goes_to_the_provider(
 
 
 async def test_no_word_of_a_transcript_is_lost_between_its_segments(tmp_path: Path) -> None:
-    """OpenAI's times of words and of segments differ a little."""
+    """OpenAI's times of words and of segments differ slightly."""
     segments = [
         {"start": start, "end": end, "text": words}
         for start, end, words in ((0.5, 1.0, "a b"), (2.0, 3.0, "c d"), (2.5, 3.5, "e"))
@@ -330,8 +330,8 @@ async def test_no_word_of_a_transcript_is_lost_between_its_segments(tmp_path: Pa
         (b"other", "recording"),
     ],
 )
-async def test_a_recording_is_named_by_what_it_is(tmp_path: Path, beginning: bytes, name: str) -> None:
-    """OpenAI goes by the name's ending. Clients give it any name, or none."""
+async def test_a_recording_is_named_by_its_format(tmp_path: Path, beginning: bytes, name: str) -> None:
+    """OpenAI uses the extension of the name, while clients send any name or none."""
     async with rigged(tmp_path, lambda seen: Play([b'{"text": "two words", "duration": 1.5}'])) as rig:
         form: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a", beginning + bytes(20))}}
         assert (await rig.http.post("/v1/audio/transcriptions", **form)).status_code == 200
@@ -354,10 +354,10 @@ TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_toke
     ],
     ids=["tokens", "nothing", "both", "segments"],
 )  # fmt: skip
-async def test_what_a_transcription_has_used(
+async def test_the_usage_of_a_transcription_is_counted(
     tmp_path: Path, reported: dict[str, Any], usage: dict[str, Any] | None, counted: Usage
 ) -> None:
-    """By time or by tokens. Where the length is not told that counts which was reserved: 1,000 bytes can be 2 s."""
+    """In seconds or tokens. Without a reported length, the reserved one counts, which is 2 s for 1,000 bytes."""
     async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **reported}).encode()])) as rig:
         requested: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.ogg", bytes(1000))}}
         found = await rig.http.post("/v1/audio/transcriptions", **requested)
@@ -365,7 +365,7 @@ async def test_what_a_transcription_has_used(
         assert rig.gateway.records.all[-1].usage == counted
 
 
-async def test_a_translation_is_queried_of_who_translates(tmp_path: Path) -> None:
+async def test_a_translation_requires_a_provider_that_translates(tmp_path: Path) -> None:
     speaks = ["chat/completions", "embeddings", "rerank", "audio/transcriptions"]
     answer = Play([json.dumps({"text": "two words", "duration": 1.5}).encode()])
     requested: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
@@ -401,7 +401,7 @@ async def test_the_clients_own_fault_is_reported_in_its_dialect(tmp_path: Path) 
     ],
     ids=["OpenAI", "SGLang", "FastAPI", "FastAPI's list", "Mistral", "a text", "Google", "Anthropic"],
 )
-async def test_an_error_is_reported_however_its_provider_writes_it(tmp_path: Path, body: Any) -> None:
+async def test_error_messages_of_every_provider_are_found(tmp_path: Path, body: Any) -> None:
     reported = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     async with rigged(tmp_path, lambda seen: Play([reported], status=400)) as rig:
         found = await rig.chat()
@@ -415,7 +415,7 @@ async def test_an_error_is_reported_however_its_provider_writes_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>nginx</html>", b"\xff\xfe"])
-async def test_a_page_that_refuses_is_no_answer_of_an_api(tmp_path: Path, body: bytes) -> None:
+async def test_a_web_page_as_a_refusal_is_not_passed_on(tmp_path: Path, body: bytes) -> None:
     async with rigged(tmp_path, lambda seen: Play([body], status=413, content_type="text/html")) as rig:
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["message"]) == (
@@ -423,7 +423,7 @@ async def test_a_page_that_refuses_is_no_answer_of_an_api(tmp_path: Path, body: 
         )  # fmt: skip
 
 
-async def test_names(tmp_path: Path) -> None:
+async def test_a_models_id_and_aliases_become_its_name_at_the_provider(tmp_path: Path) -> None:
     async with rigged(tmp_path, scripted, models=[{"name": "org/big:1", "id": "small", "aliases": ["handy"]}]) as rig:
         assert (await rig.chat("there/small")).json()["model"] == "there/small"
         assert (await rig.chat("handy")).json()["model"] == "handy"
@@ -435,13 +435,13 @@ async def test_names(tmp_path: Path) -> None:
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "wrong_task")
 
 
-async def test_a_provider_may_be_called_as_it_likes(tmp_path: Path) -> None:
+async def test_a_provider_may_have_the_id_local(tmp_path: Path) -> None:
     async with rigged_with(tmp_path, {"local": (scripted, "openai", {})}) as rig:
         assert (await rig.chat("local/big")).json()["model"] == "local/big"
 
 
-async def test_an_unknown_name_is_compared_by_its_beginning(tmp_path: Path) -> None:
-    """Two million letters held against 200 names took a second of the loop that feeds all streams."""
+async def test_the_error_of_a_long_unknown_name_is_cheap(tmp_path: Path) -> None:
+    """Comparing two million letters with 200 names blocked the event loop for a second."""
     async with rigged(tmp_path, scripted, models=[{"name": f"model-{n}"} for n in range(200)]) as rig:
         await rig.chat("there/model")
         with processor_time() as seconds:
@@ -450,8 +450,8 @@ async def test_an_unknown_name_is_compared_by_its_beginning(tmp_path: Path) -> N
         assert unknown.status_code == 404
 
 
-async def test_a_tag_that_is_of_a_models_name_stays(tmp_path: Path) -> None:
-    """Ollama's models have one; its clients add it where there is none."""
+async def test_a_tag_in_a_models_name_is_kept(tmp_path: Path) -> None:
+    """Ollama's models have a tag, and its clients add one to names without."""
     models = [{"name": "big:latest"}, {"name": "small"}]
     async with rigged(tmp_path, scripted, models=models) as rig:
         for name in ("there/big:latest", "there/small", "there/small:latest"):

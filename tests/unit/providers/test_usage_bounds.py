@@ -1,4 +1,4 @@
-"""What a provider reports beyond what a request can have is cut to that, and told."""
+"""Usage that a provider reports beyond what a request can have is cut and reported."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ CHOICE = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_one_false_answer_does_not_end_a_month(
+async def test_excessive_usage_is_cut_flagged_and_logged(
     tmp_path: Path, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "roundhouse.providers")
@@ -53,8 +53,10 @@ async def test_one_false_answer_does_not_end_a_month(
 
 
 @pytest.mark.parametrize("details", [{"cached_tokens": FALSE}, {"cached_tokens": 900, "cache_write_tokens": 900}])
-async def test_a_false_count_of_cached_tokens_earns_nothing(tmp_path: Path, details: dict[str, int]) -> None:
-    """Cached tokens cost less. If they were more than the prompt's, the request would have a negative cost."""
+async def test_a_false_count_of_cached_tokens_never_makes_a_cost_negative(
+    tmp_path: Path, details: dict[str, int]
+) -> None:
+    """Cached tokens cost less, so the cost would be negative if they exceeded the prompt."""
     usage = {"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": details}
     answer = Play([json.dumps({"model": "big", "choices": [CHOICE], "usage": usage}).encode()])
     models = [{"name": "big", "price": {"input": 4, "cached_input": 1, "written_input": 5, "output": 6}}]
@@ -73,7 +75,7 @@ def test_the_second_part_of_anthropics_usage_may_omit_the_caches() -> None:
     assert merged(began, msgspec.Raw(renewed)).prompt_tokens == 100
 
 
-def test_usage_that_is_reported_with_every_piece_is_not_added_up() -> None:
+def test_usage_reported_repeatedly_is_not_added_up() -> None:
     both = b'{"prompt_tokens": 12, "input_tokens": 12, "prompt_tokens_details": {"cached_tokens": 4}}'
     responses = b'{"input_tokens": 12, "input_tokens_details": {"cached_tokens": 4}}'
     for piece in (both, responses):
@@ -81,12 +83,12 @@ def test_usage_that_is_reported_with_every_piece_is_not_added_up() -> None:
         assert merged(once, msgspec.Raw(piece)) == once == Usage(prompt_tokens=12, cached_tokens=4)
 
 
-def test_a_cut_prompt_has_no_more_cached_tokens_than_others() -> None:
+def test_cached_tokens_of_a_cut_prompt_are_cut() -> None:
     found = UsageBounds(100).cut(Usage(prompt_tokens=1000, cached_tokens=900, written_tokens=50))
     assert (found.prompt_tokens, found.cached_tokens, found.written_tokens) == (100, 100, 0)
 
 
-async def test_an_honest_answer_is_counted_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_plausible_usage_is_not_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
         await rig.chat(max_tokens=9)
         assert rig.gateway.records.all[-1].usage.completion_tokens == 5
@@ -106,7 +108,9 @@ async def test_an_honest_answer_is_counted_as_it_is(tmp_path: Path, caplog: pyte
         ({"prompt": ["a", "b"], "max_tokens": 1}, None, 2 * (1 + THOUGHTS)),
     ],
 )
-def test_the_most_of_an_answer(body: dict[str, Any], context: int | None, completion: int) -> None:
+def test_the_bounds_of_an_answer_follow_from_the_request(
+    body: dict[str, Any], context: int | None, completion: int
+) -> None:
     raw = json.dumps(body).encode()
     assert of_chat(raw, context) == UsageBounds(len(raw) + OVERHEAD, completion)
 
@@ -120,16 +124,16 @@ def test_the_most_of_an_answer(body: dict[str, Any], context: int | None, comple
         ({"type": "web_search_20250305", "name": "web_search"}, False),
     ],
 )
-def test_what_is_not_in_the_body_may_be_long(item: dict[str, Any], is_all: bool) -> None:
+def test_content_outside_the_body_lifts_the_bound_of_the_prompt(item: dict[str, Any], is_all: bool) -> None:
     raw = msgspec.json.encode({"messages": [{"role": "user", "content": [item]}]})
     assert of_chat(raw, 10).prompt == (len(raw) + OVERHEAD if is_all else LONGEST)
 
 
-def test_the_most_of_other_tasks(tmp_path: Path) -> None:
+def test_rankings_and_recordings_have_bounds(tmp_path: Path) -> None:
     ranked = RerankRequest(query="ab", documents=["c"] * 5)
     assert of_ranking(ranked, b"x" * 40) == UsageBounds(40 + 10 + OVERHEAD)
     recording = tmp_path / "a"
     recording.write_bytes(b"0" * 5000)
-    received = of_recording(TranscribeRequest(path=str(recording), max_seconds=60.0), b"")
-    assert received.audio_seconds == 10 + ROUNDING
-    assert received.cut(Usage(audio_seconds=1e9)).audio_seconds == 20.0
+    bounds = of_recording(TranscribeRequest(path=str(recording), max_seconds=60.0), b"")
+    assert bounds.audio_seconds == 10 + ROUNDING
+    assert bounds.cut(Usage(audio_seconds=1e9)).audio_seconds == 20.0

@@ -1,4 +1,4 @@
-"""What is told of providers: in the list of models, by themselves, in metrics; and documents that change."""
+"""Providers in the list of models, in their own list and in metrics, and changes of their documents."""
 
 import asyncio
 import difflib
@@ -21,16 +21,16 @@ def script(seen: Seen) -> Play:
 
 async def test_models_are_listed_under_their_owner(tmp_path: Path) -> None:
     async with rigged(tmp_path, script) as rig:
-        listed = {one["id"]: one for one in (await rig.http.get("/v1/models")).json()["data"]}
+        listed = {model["id"]: model for model in (await rig.http.get("/v1/models")).json()["data"]}
         assert (listed["there/big"]["owned_by"], listed["there/embed"]["task"]) == ("there", "embed")
         assert "chat" in listed
         assert (await rig.http.get("/v1/models/there/big")).json() == listed["there/big"]
 
 
-async def test_a_name_of_megabytes_is_compared_by_its_beginning(
+async def test_only_the_beginning_of_a_long_unknown_name_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To compare 4 MB with each model's name kept every stream waiting for 0.7 s."""
+    """Comparing 4 MB with each model's name delayed every stream by 0.7 s."""
     compare, lengths = difflib.get_close_matches, []
 
     def compared(word: str, *more: Any, **named: Any) -> list[str]:
@@ -45,15 +45,15 @@ async def test_a_name_of_megabytes_is_compared_by_its_beginning(
     assert max(lengths) < 100
 
 
-async def test_state_is_reported_and_no_key(tmp_path: Path) -> None:
+async def test_the_list_and_metrics_report_states_but_no_key(tmp_path: Path) -> None:
     async with rigged(tmp_path, script) as rig:
         for _ in range(5):
             await rig.chat()
         found = await rig.http.get("/v1/providers")
-        (one,) = found.json()["data"]
-        states = {model["id"]: model["state"] for model in one["models"]}
+        (listed,) = found.json()["data"]
+        states = {model["id"]: model["state"] for model in listed["models"]}
         assert (states["there/big"], states["there/embed"]) == ("open", "closed")
-        assert one["key_is_set"] is True
+        assert listed["key_is_set"] is True
         metrics = (await rig.http.get("/metrics")).text
         assert 'roundhouse_provider_breaker{name="big",provider="there"} 1.0' in metrics
         reported = 'roundhouse_provider_attempts_total{name="big",outcome="provider_failed",provider="there"} 5.0'
@@ -61,7 +61,7 @@ async def test_state_is_reported_and_no_key(tmp_path: Path) -> None:
         assert KEY not in found.text + metrics
 
 
-async def test_a_provider_is_tried(tmp_path: Path) -> None:
+async def test_the_test_of_a_provider_names_missing_models(tmp_path: Path) -> None:
     async with rigged(tmp_path, script) as rig:
         found = (await rig.http.post("/v1/providers/there/test")).json()
         assert (found["ok"], found["missing"]) == (False, ["rerank", "transcribe"])
@@ -69,16 +69,16 @@ async def test_a_provider_is_tried(tmp_path: Path) -> None:
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "provider_not_found")
 
 
-async def test_a_list_that_is_in_no_object_is_read(tmp_path: Path) -> None:
-    """As Together's."""
+async def test_a_bare_list_of_models_is_read(tmp_path: Path) -> None:
+    """Together sends one."""
     play = Play([b'[{"id": "big", "object": "model"}]'])
     async with rigged(tmp_path, lambda seen: play, models=[{"name": "big"}]) as rig:
         found = (await rig.http.post("/v1/providers/there/test")).json()
         assert (found["ok"], found["message"]) == (True, "It has 1 models.")
 
 
-async def test_a_model_that_is_listed_under_its_date_is_there(tmp_path: Path) -> None:
-    """Anthropic lists no other names, and no more than 20 unless it is asked to."""
+async def test_a_model_listed_under_its_dated_name_is_not_missing(tmp_path: Path) -> None:
+    """Anthropic lists only such names, and only 20 by default."""
     queries = []
 
     def dated(seen: Seen) -> Play:
@@ -91,7 +91,7 @@ async def test_a_model_that_is_listed_under_its_date_is_there(tmp_path: Path) ->
         assert (found["missing"], queries) == (["claude-haiku-4"], ["limit=1000"])
 
 
-async def test_a_changed_document_counts_and_another_keeps_its_breakers(tmp_path: Path) -> None:
+async def test_only_a_changed_document_replaces_its_upstream(tmp_path: Path) -> None:
     async with rigged(tmp_path, script) as rig:
         for _ in range(5):
             await rig.chat()
@@ -104,8 +104,8 @@ async def test_a_changed_document_counts_and_another_keeps_its_breakers(tmp_path
         assert (await rig.chat("there/new")).json()["error"]["code"] == "provider_failed"
 
 
-async def test_a_provider_that_was_left_behind_ends_with_the_server(tmp_path: Path) -> None:
-    """Its connections were open for as long as the process, and what was under way went on."""
+async def test_a_removed_provider_is_closed_with_the_server(tmp_path: Path) -> None:
+    """Its connections and running requests continued until the process ended."""
     async with rigged(tmp_path, lambda seen: Play([HANG])) as rig:
         requested = asyncio.create_task(rig.chat())
         await rig.fake.arrived.wait()

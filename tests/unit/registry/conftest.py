@@ -1,4 +1,4 @@
-"""A state in each kind of database, in a new folder."""
+"""States in each kind of database, in new folders."""
 
 from collections.abc import Iterator
 from pathlib import Path

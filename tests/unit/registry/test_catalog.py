@@ -1,4 +1,4 @@
-"""Names to targets: the order of the rules, what is refused, and what the messages list."""
+"""Resolving names to targets: the order of rules, refusals, and the lists in error messages."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def catalog() -> Catalog:
         ("llama", "llama", None, None),
         ("gpt-oss:120b", "gpt-oss:120b", None, None),
         ("main", "llama", None, None),
-        ("chat", "llama", None, None),  # the recipe's alias wins over the one made at run time
+        ("chat", "llama", None, None),  # the recipe's alias has priority over the one set at run time
         ("sql", "llama", "sql", 3),
         ("sql@v1", "llama", "sql", 1),
         ("sql@prod", "llama", "sql", 2),
@@ -49,7 +49,9 @@ def catalog() -> Catalog:
         (f"gpt-oss:120b:tone@{digest(6)}", "gpt-oss:120b", "tone", 1),
     ],
 )
-def test_resolves(catalog: Catalog, name: str, model: str, bare: str | None, version: int | None) -> None:
+def test_a_name_resolves_to_its_target(
+    catalog: Catalog, name: str, model: str, bare: str | None, version: int | None
+) -> None:
     target = catalog.resolve(name)
     assert (target.recipe.id, target.adapter_name) == (model, bare)
     assert (target.version.number if target.version else None) == version
@@ -72,7 +74,9 @@ def test_resolves(catalog: Catalog, name: str, model: str, bare: str | None, ver
         ("LLAMA", NotFound, "model_not_found", "There is no model or adapter 'LLAMA'"),
     ],
 )
-def test_refuses(catalog: Catalog, name: str, error: type[NotFound], code: str, says: str) -> None:
+def test_unknown_and_ambiguous_names_are_refused(
+    catalog: Catalog, name: str, error: type[NotFound], code: str, says: str
+) -> None:
     with pytest.raises(error) as caught:
         catalog.resolve(name)
     assert caught.value.code == code
@@ -80,7 +84,7 @@ def test_refuses(catalog: Catalog, name: str, error: type[NotFound], code: str, 
     assert says in caught.value.message
 
 
-def test_wrong_task_names_the_right_endpoint(catalog: Catalog) -> None:
+def test_the_error_of_a_wrong_task_names_the_right_endpoint(catalog: Catalog) -> None:
     with pytest.raises(BadRequest, match=r"made for embed, and this endpoint for chat\. .* /v1/embeddings") as caught:
         catalog.resolve("embed", Task.CHAT)
     assert caught.value.code == "wrong_task"
@@ -101,7 +105,7 @@ def test_a_pair_never_reaches_another_model(catalog: Catalog) -> None:
         catalog.resolve_pair("sql", "sql")
     assert missing.value.param == "model"
     assert catalog.resolve_pair("main", "sql", Task.CHAT).adapter_name == "sql"
-    for base in ("minilm", "embed", "whisper"):  # the task is what is wrong, whether or not there is such an adapter
+    for base in ("minilm", "embed", "whisper"):  # the task is the fault, whether or not the adapter exists
         with pytest.raises(BadRequest) as wrong:
             catalog.resolve_pair(base, "sql", Task.CHAT)
         assert wrong.value.code == "wrong_task"
@@ -113,7 +117,7 @@ def test_short_digests_must_fit_one_version() -> None:
         catalog.resolve("a@sha256:000000000000")
     target = catalog.resolve(f"a@{digest(1)}")
     assert target.version is not None
-    assert target.version.number == 3, "the same content twice: the newest version of it"
+    assert target.version.number == 3, "the newest version with this content"
 
 
 def test_messages_stay_short() -> None:
@@ -127,10 +131,10 @@ def test_messages_stay_short() -> None:
         catalog.resolve("adaptr-77")
 
 
-def test_adapter_calls_never_mean_a_model(catalog: Catalog) -> None:
+def test_names_in_adapter_calls_never_mean_a_model(catalog: Catalog) -> None:
     assert catalog.adapter("sql").key == AdapterKey("llama", "sql")
     assert catalog.adapter("main:both").key == AdapterKey("llama", "both")
-    assert catalog.adapter("gone:lost").key == AdapterKey("gone", "lost"), "it can still be shown and deleted"
+    assert catalog.adapter("gone:lost").key == AdapterKey("gone", "lost"), "it can still be viewed and deleted"
     with pytest.raises(BadRequest, match="'llama:both'"):
         catalog.adapter("both")
     for name in ("llama", "chat", "nothing", "llama:nothing"):
@@ -139,7 +143,7 @@ def test_adapter_calls_never_mean_a_model(catalog: Catalog) -> None:
         assert caught.value.code == "adapter_not_found"
 
 
-def test_notes_tell_what_is_out_of_use(catalog: Catalog) -> None:
+def test_notes_list_names_that_are_out_of_use(catalog: Catalog) -> None:
     clashing = [adapter("llama", "gpt-oss", 9), adapter("gpt-oss", "120b", 10), adapter("gone", "lost", 8)]
     later = Catalog(catalog.recipes.values(), clashing, {"chat": "gpt-oss", "old": "gone"})
     assert sorted(later.notes) == [
@@ -151,7 +155,7 @@ def test_notes_tell_what_is_out_of_use(catalog: Catalog) -> None:
     ]
     assert later.resolve("gpt-oss").version is None
     assert later.resolve("llama:gpt-oss").adapter_name == "gpt-oss"
-    assert later.adapter("gpt-oss:120b").key == AdapterKey("gpt-oss", "120b"), "it can be shown and deleted"
+    assert later.adapter("gpt-oss:120b").key == AdapterKey("gpt-oss", "120b"), "it can be viewed and deleted"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_notes_tell_what_is_out_of_use(catalog: Catalog) -> None:
         (AdapterKey("gpt-oss", "120b"), Conflict, "name_in_use"),
     ],
 )
-def test_adapter_names_that_cannot_be_given(
+def test_invalid_adapter_names_are_refused(
     catalog: Catalog, key: AdapterKey, error: type[Exception], code: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -175,13 +179,13 @@ def test_adapter_names_that_cannot_be_given(
 
 
 @pytest.mark.parametrize("alias", ["llama", "chat", "sql", "both", "llama:sql", "main:sql"])
-def test_aliases_that_are_taken(catalog: Catalog, alias: str) -> None:
+def test_used_names_cannot_become_aliases(catalog: Catalog, alias: str) -> None:
     with pytest.raises(Conflict):
         catalog.check_alias(alias, "llama")
 
 
-def test_aliases_that_may_be_made(catalog: Catalog) -> None:
-    assert catalog.check_alias("main", "gpt-oss").id == "gpt-oss", "one made at run time may move"
+def test_free_names_can_become_aliases(catalog: Catalog) -> None:
+    assert catalog.check_alias("main", "gpt-oss").id == "gpt-oss", "an alias set at run time may move"
     assert catalog.check_alias("org/name:1", "chat").id == "llama"
     with pytest.raises(BadRequest):
         catalog.check_alias("a b", "llama")
@@ -200,13 +204,13 @@ BARE = st.sampled_from(["a", "b", "c", "d"])
     requested=st.builds(lambda parts, ref: ":".join(parts) + ref, st.lists(BARE, min_size=1, max_size=4),
                     st.sampled_from(["", "@v1", "@v2"])),
 )  # fmt: skip
-def test_the_order_of_the_rules(
+def test_names_resolve_by_the_rules_in_order(
     ids: set[str], aliases: dict[str, str], keys: set[tuple[str, str]], requested: str
 ) -> None:
-    """Against the rules written down once more, one after the other, without tables."""
+    """Compared with a second implementation of the rules, in sequence and without tables."""
     adapters = [adapter(base, name, place) for place, (base, name) in enumerate(sorted(keys), start=1)]
     catalog = Catalog([recipe(id_) for id_ in sorted(ids)], adapters, aliases)
-    assert _outcome(catalog, requested) == _by_the_book(ids, aliases, adapters, requested)
+    assert _outcome(catalog, requested) == _expected(ids, aliases, adapters, requested)
 
 
 def _outcome(catalog: Catalog, requested: str) -> str:
@@ -217,7 +221,7 @@ def _outcome(catalog: Catalog, requested: str) -> str:
     return f"{target.recipe.id} {target.version.digest if target.version else None}"
 
 
-def _by_the_book(ids: set[str], aliases: dict[str, str], adapters: list[Adapter], requested: str) -> str:
+def _expected(ids: set[str], aliases: dict[str, str], adapters: list[Adapter], requested: str) -> str:
     def model(name: str) -> str | None:
         return name if name in ids else aliases[name] if aliases.get(name) in ids else None
 

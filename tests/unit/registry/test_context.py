@@ -1,4 +1,4 @@
-"""What a model that is not loaded is said to take."""
+"""The context length that is reported for models that are not loaded."""
 
 import json
 from pathlib import Path
@@ -28,16 +28,18 @@ LIMITLESS = {"model_max_length": 10**30}
         ("embed", {}, None),
     ],
 )
-def test_what_the_files_say(tmp_path: Path, task: str, files: dict[str, Any], expected: int | None) -> None:
+def test_the_context_is_read_from_the_files(
+    tmp_path: Path, task: str, files: dict[str, Any], expected: int | None
+) -> None:
     for name, content in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     assert context_of(recipe("m", task=task), tmp_path) == expected
 
 
-def test_the_recipe_comes_first_and_files_may_change(tmp_path: Path) -> None:
+def test_the_recipe_has_priority_and_files_may_change(tmp_path: Path) -> None:
     assert context_of(recipe("m", context_length=99), None) == 99
     assert context_of(recipe("m"), tmp_path) is None
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 64}')
-    assert context_of(recipe("m"), tmp_path) == 64, "fetched meanwhile"
+    assert context_of(recipe("m"), tmp_path) == 64, "the file was fetched since"
     (tmp_path / "config.json").write_text("{")
     assert context_of(recipe("m"), None) is None

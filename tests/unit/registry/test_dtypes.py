@@ -17,7 +17,7 @@ def folder(path: Path, size: int) -> Path:
 
 @pytest.fixture
 def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What a model's dtype becomes."""
+    """Return a function that settles the dtype of a model with the given size, device and recipe fields."""
 
     def settled(size: int = 1000, kind: str = "cpu", *, native: bool = False, **fields: object) -> str:
         monkeypatch.setattr(context, "native_bfloat16", lambda: native)
@@ -40,11 +40,11 @@ def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(reported: Ca
         {"task": "embed", "engine": {"name": "sentence-transformers"}},
     ],
 )
-def test_all_others_are_left_to_the_engine(reported: Callable[..., str], other: dict[str, object]) -> None:
+def test_other_dtypes_are_left_to_the_engine(reported: Callable[..., str], other: dict[str, object]) -> None:
     assert reported(**other) == "auto"
 
 
-def test_what_a_recipe_says_stands(reported: Callable[..., str]) -> None:
+def test_a_recipes_dtype_is_kept(reported: Callable[..., str]) -> None:
     assert reported(dtype="bfloat16") == "bfloat16"
 
 
@@ -58,12 +58,12 @@ def test_what_a_recipe_says_stands(reported: Callable[..., str]) -> None:
         ("", True),
     ],
 )
-def test_the_processor_is_queried(monkeypatch: pytest.MonkeyPatch, features: str, native: bool) -> None:
+def test_the_processors_features_decide(monkeypatch: pytest.MonkeyPatch, features: str, native: bool) -> None:
     monkeypatch.setattr(context, "features", lambda: frozenset(features.split()))
     assert context.native_bfloat16() is native
 
 
-def test_recipe_is_not_changed_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_itself_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine: Recipe = recipe("m")
     monkeypatch.setattr(context, "native_bfloat16", lambda: False)
     assert settle(mine, folder(tmp_path, 1), "cpu").dtype == "float32"

@@ -1,4 +1,4 @@
-"""Messages quote what clients send: none of it may make an error long, or impossible to send."""
+"""Error messages quote clients' text, which must not make them long or impossible to encode."""
 
 import json
 
@@ -15,6 +15,6 @@ def test_a_message_is_short_in_json_too(letter: str, number: int) -> None:
     assert len(json.dumps(message, ensure_ascii=False).encode()) <= 2 * LONGEST + 2
 
 
-def test_what_people_write_stays_as_it_is() -> None:
+def test_ordinary_text_is_unchanged() -> None:
     for text in ("", "two\nlines\tand “quotes” 日本 😀", "x" * LONGEST):
         assert short(text) == text

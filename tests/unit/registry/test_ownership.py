@@ -1,4 +1,4 @@
-"""Whose adapter a name means: for any adapters of any teams, and any order in which they come, go and are shared."""
+"""Which team's adapter a name means, for any adapters and any order of registering, deleting and sharing."""
 
 from contextlib import suppress
 
@@ -27,7 +27,7 @@ def catalog(*adapters: Adapter, ever: tuple[AdapterKey, ...] = ()) -> Catalog:
 
 
 def means(seen: Catalog, name: str) -> AdapterKey | None:
-    """None: nothing, or several."""
+    """Return the adapter that a name means, or None if it means none or several."""
     with suppress(NotFound, BadRequest):
         version = seen.resolve(name).version
         return None if version is None else version.key
@@ -39,7 +39,7 @@ def spellings(key: AdapterKey) -> list[str]:
 
 
 @given(ADAPTERS, st.sampled_from(TEAMS))
-def test_a_team_reaches_its_own_and_what_is_shared_and_nothing_else(adapters: list[Adapter], team: str) -> None:
+def test_a_team_reaches_only_its_own_and_shared_adapters(adapters: list[Adapter], team: str) -> None:
     seen = catalog(*adapters).of(team)
     for one in adapters:
         allowed = one.key.team == team or one.shared
@@ -52,25 +52,25 @@ def test_a_team_reaches_its_own_and_what_is_shared_and_nothing_else(adapters: li
 
 
 @given(ADAPTERS, st.sampled_from(TEAMS))
-def test_a_bare_name_is_the_teams_own_before_it_is_everybodys(adapters: list[Adapter], team: str) -> None:
+def test_a_bare_name_means_the_teams_own_adapter_first(adapters: list[Adapter], team: str) -> None:
     seen = catalog(*adapters).of(team)
     for name in NAMES:
         own = [a.key for a in adapters if (a.key.team, a.key.name) == (team, name)]
         common = [a.key for a in adapters if (a.key.team, a.key.name) == (DEFAULT_TEAM, name) and a.shared]
-        there = own or common
-        assert means(seen, name) == (there[0] if len(there) == 1 else None)
+        candidates = own or common
+        assert means(seen, name) == (candidates[0] if len(candidates) == 1 else None)
 
 
 @given(ADAPTERS, st.sampled_from(TEAMS))
-def test_what_is_listed_can_be_requested_by_the_name_it_is_listed_with(adapters: list[Adapter], team: str) -> None:
+def test_a_listed_adapter_can_be_requested_by_its_listed_name(adapters: list[Adapter], team: str) -> None:
     seen = catalog(*adapters).of(team)
     for one in seen.adapters():
         assert means(seen, f"{one.key.base}:{seen.spelled(one.key)}") == one.key
 
 
 @given(ADAPTERS, st.sampled_from(TEAMS), st.sampled_from(TEAMS))
-def test_what_another_team_keeps_to_itself_changes_nothing(adapters: list[Adapter], team: str, other: str) -> None:
-    """Not even an error's words tell that it is there."""
+def test_unshared_adapters_of_another_team_change_nothing(adapters: list[Adapter], team: str, other: str) -> None:
+    """Not even an error message reveals them."""
     hidden = [a for a in adapters if a.key.team == other != team and not a.shared]
     with_them = catalog(*adapters).of(team)
     without = catalog(*(a for a in adapters if a not in hidden)).of(team)
@@ -93,22 +93,22 @@ class Life(RuleBasedStateMachine):
 
     @initialize()
     def empty(self) -> None:
-        self.there: dict[AdapterKey, bool] = {}
+        self.current: dict[AdapterKey, bool] = {}
         self.ever: set[AdapterKey] = set()
         self.owned: set[tuple[str, str]] = set()
 
     @rule(key=KEYS, shared=st.booleans())
     def register(self, key: AdapterKey, shared: bool) -> None:
-        self.there[key] = shared
+        self.current[key] = shared
         self.ever.add(key)
 
     @rule(key=KEYS)
     def delete(self, key: AdapterKey) -> None:
-        self.there.pop(key, None)
+        self.current.pop(key, None)
 
     @invariant()
     def own_names_stay_own(self) -> None:
-        adapters = [adapter(k.base, k.name, team=k.team, shared=shared) for k, shared in self.there.items()]
+        adapters = [adapter(k.base, k.name, team=k.team, shared=shared) for k, shared in self.current.items()]
         now = catalog(*adapters, ever=tuple(self.ever))
         for team in TEAMS:
             for key in self.ever:
@@ -122,7 +122,7 @@ class Life(RuleBasedStateMachine):
 TestLife = pytest.mark.long(Life.TestCase)
 
 
-def test_an_administrator_sees_all_and_a_new_name_for_all_is_nobodys() -> None:
+def test_an_administrator_sees_all_adapters_whose_names_cannot_become_aliases() -> None:
     found = catalog(adapter("m", "tune", team="search"))
     assert [a.key.team for a in found.of(DEFAULT_TEAM, all_teams=True).adapters()] == ["search"]
     assert found.adapters() == ()
@@ -132,7 +132,7 @@ def test_an_administrator_sees_all_and_a_new_name_for_all_is_nobodys() -> None:
     assert found.check_alias("speech/tune", "m")
 
 
-def test_a_models_name_comes_before_that_of_a_team() -> None:
+def test_a_models_name_cannot_be_used_by_a_teams_adapter() -> None:
     found = Catalog([recipe("m"), recipe("search/tune")])
     with pytest.raises(Conflict, match="'search/tune' is a model's name"):
         found.check_adapter(AdapterKey("m", "tune", "search"))

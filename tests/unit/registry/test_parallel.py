@@ -1,4 +1,4 @@
-"""Models over several devices: what recipes may ask for, former words for it, and bytes on each device."""
+"""Models on several devices: valid recipes, former keys, and the bytes on each device."""
 
 import pytest
 
@@ -59,11 +59,11 @@ def test_former_recipes_are_read_with_a_note(write: Write, flag: str) -> None:
          "'parallel': only tensor parallel goes with memory.adapters; leave pipeline and data out"),
     ],
 )  # fmt: skip
-def test_faults_of_the_recipe(more: str, fault: str) -> None:
+def test_invalid_combinations_are_faults(more: str, fault: str) -> None:
     assert fault in faults_of(CHAT.replace("FLAG", "tensor_parallel_size: 2") + more)
 
 
-def test_other_tasks_have_one_device() -> None:
+def test_other_tasks_use_one_device() -> None:
     text = "id: m\nversion: 1\ntask: embed\nsource: {path: x}\nengine: {name: sentence-transformers}\n"
     assert faults_of(text) == []
     assert faults_of(text + "parallel: {tensor: 2}\n") == [
@@ -87,20 +87,22 @@ def shape(**more: int) -> Shape:
         ({"data": 2}, "cuda", {}, "parallel.data is 2: it has no experts to distribute"),
     ],
 )  # fmt: skip
-def test_what_the_network_does_not_allow(counts: dict[str, int], kind: str, sizes: dict[str, int], why: str) -> None:
+def test_a_split_that_the_network_does_not_allow_is_refused(
+    counts: dict[str, int], kind: str, sizes: dict[str, int], why: str
+) -> None:
     with pytest.raises(Unfit, match="parallel") as caught:
         estimate_of(spread(**counts), WEIGHTS, shape(**sizes), kind)  # type: ignore[arg-type]
     assert caught.value.message.startswith(why)
     assert (caught.value.code, caught.value.param) == ("bad_recipe", "parallel")
 
 
-def test_data_parallel_is_for_mixtures_of_experts() -> None:
+def test_data_parallel_requires_a_mixture_of_experts() -> None:
     needs = estimate_of(spread(data=2), WEIGHTS, shape(num_local_experts=8), "cuda")
     assert (needs.devices, needs.weights) == (2, WEIGHTS.bytes)
 
 
 def test_each_device_has_its_part() -> None:
-    """70 billion parameters on four cards: a quarter of the weights and of the cache, and a process of its own."""
+    """With 70 billion parameters on four GPUs, each has a quarter of the weights and the cache, and a process."""
     one, four = (estimate_of(spread(tensor=count), WEIGHTS, shape(), "cuda") for count in (1, 4))
     assert (one.devices, one.weights, one.kv_cache) == (1, 141_107_412_992, 16 * GIB)
     assert (four.devices, four.weights, four.kv_cache) == (4, 35_276_853_248, 4 * GIB)
@@ -118,8 +120,8 @@ def test_each_device_has_its_part() -> None:
     ("tensor", "sizes", "parts"),
     [(8, {}, 8), (16, {}, 8), (4, {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, 1)],
 )
-def test_keys_and_values_are_shared_out_by_heads(tensor: int, sizes: dict[str, int], parts: int) -> None:
-    """Latent ones (MLA) have no heads: each device has all."""
+def test_keys_and_values_are_divided_by_heads(tensor: int, sizes: dict[str, int], parts: int) -> None:
+    """Latent keys and values (MLA) have no heads, so each device has all of them."""
     assert kv_on_each(spread(tensor=tensor), shape(**sizes)) == 16 * GIB // parts
 
 

@@ -1,4 +1,4 @@
-"""The reserve of the data directory's disk: counted, and kept under a flood of uploads to a small file system."""
+"""The reserve of the data directory's disk, also under a flood of uploads to a small file system."""
 
 import asyncio
 import os
@@ -44,21 +44,21 @@ class Disk:
         (MIB, 7, 7),
     ],
 )
-def test_how_much_is_reserved(
+def test_the_reserve_depends_on_the_disks_size(
     total: int, size: int | None, reserved: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Disk(monkeypatch, total, total)
     assert DiskReserve(tmp_path, size).measure() == (total, reserved)
 
 
-def test_only_folders_of_its_disk_are_covered(tmp_path: Path) -> None:
+def test_only_folders_on_the_same_disk_are_covered(tmp_path: Path) -> None:
     reserve = DiskReserve(tmp_path)
     assert reserve.covers(tmp_path / "not" / "yet")
     assert not reserve.covers(Path("/proc"))
     assert not DiskReserve(tmp_path / "gone").covers(tmp_path)
 
 
-def test_what_is_held_is_room_of_no_one_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_held_room_is_not_available_to_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk = Disk(monkeypatch, 100 * MIB, 50 * MIB)
     reserve = DiskReserve(tmp_path, 10 * MIB)
     with reserve.hold_pair(1000 * MIB, 1) as first, reserve.hold_pair(3 * MIB, 1) as second:
@@ -108,7 +108,7 @@ async def test_a_flood_of_uploads_leaves_the_reserve_to_the_state(small: Path, t
     assert set(refused) == {"storage_full"}
     assert rig.service.reserve.measure()[0] >= reserved
     name = rig.service.list()[0].key.name
-    assert (await rig.service.share(AdapterKey("small", name, "a"), True)).shared, "the state is written"
+    assert (await rig.service.share(AdapterKey("small", name, "a"), True)).shared, "the state can be written"
     filler.unlink()
     again = UploadedArchive(tmp_path / "39.tar")
     assert (await rig.service.register("later", rig.base, again, team="b")).created

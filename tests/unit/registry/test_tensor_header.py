@@ -1,4 +1,4 @@
-"""Headers as the library of the format reads them: the same tensors, the same files refused."""
+"""Tensor headers are read like the safetensors library does, and the same files are refused."""
 
 import json
 import struct
@@ -20,11 +20,11 @@ def read_with_library(file: Path) -> dict[str, tuple[str, list[int]]]:
         return {name: (view.get_dtype(), view.get_shape()) for name, view in slices.items()}
 
 
-def test_the_tensors_of_a_file(tmp_path: Path) -> None:
+def test_the_tensors_equal_those_of_the_library(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     tensors = {"a": np.ones((2, 3), np.float32), "b": np.zeros((0, 4), np.int8), "c": np.array(1.5, np.float16)}
     file.write_bytes(save(tensors, {"format": "pt"}))
-    ours = {name: (one.dtype, one.shape) for name, one in read_tensor_headers(file, BITS).items()}
+    ours = {name: (header.dtype, header.shape) for name, header in read_tensor_headers(file, BITS).items()}
     assert ours == read_with_library(file) == {"a": ("F32", [2, 3]), "b": ("I8", [0, 4]), "c": ("F16", [])}
 
 
@@ -46,16 +46,16 @@ def file_of(header: object, data: bytes = bytes(8)) -> bytes:
         file_of({"a": {"dtype": "F32"}}), struct.pack("<Q", 2**63) + b"{}", file_of(b'{"a":' + b"[" * 100_000),
     ],
 )  # fmt: skip
-def test_what_is_no_such_file(tmp_path: Path, content: bytes) -> None:
+def test_invalid_files_are_refused_like_by_the_library(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(content)
     with pytest.raises(SafetensorError):
         read_with_library(file)
-    with pytest.raises(ValueError):  # noqa: PT011 - each has its own text
+    with pytest.raises(ValueError):  # noqa: PT011 - the texts differ
         read_tensor_headers(file, BITS)
 
 
-def test_a_type_that_we_do_not_know_is_left_to_the_caller(tmp_path: Path) -> None:
+def test_an_unknown_type_is_left_to_the_caller(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(file_of({"a": tensor(dtype="F4", shape=[16])}))
     assert read_tensor_headers(file, BITS)["a"].dtype == "F4"

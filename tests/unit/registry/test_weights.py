@@ -1,4 +1,4 @@
-"""What is read of folders of weights without loading them: bytes by their headers, configs, and what is refused."""
+"""Reading folders of weights without loading them: bytes from headers, configs, and refusals."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from registry.files.weights import read_weights
 from tests.unit.adapters.makers import write_base
 
 
-def test_configs(tmp_path: Path) -> None:
+def test_the_shape_is_read_from_the_config(tmp_path: Path) -> None:
     def write(config: object) -> Path:
         (tmp_path / "config.json").write_text(json.dumps(config))
         return tmp_path
@@ -38,7 +38,7 @@ def test_configs(tmp_path: Path) -> None:
         read_shape(tmp_path / "none")
 
 
-def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Unfit, match="holds no weights"):
         read_weights(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
@@ -60,8 +60,8 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
             read_weights(tmp_path)
 
 
-def test_a_chat_model_that_was_saved_without_its_head_is_refused(tmp_path: Path) -> None:
-    """vLLM would answer with whatever is in that memory."""
+def test_a_chat_model_without_its_head_is_refused(tmp_path: Path) -> None:
+    """vLLM would use uninitialised memory."""
     embedding = {"model.embed_tokens.weight": np.zeros((2, 2), np.float32)}
     llama = {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
 
@@ -81,7 +81,7 @@ def test_a_chat_model_that_was_saved_without_its_head_is_refused(tmp_path: Path)
 
 
 def layers(*, without: str = "", config: dict[str, Any] | None = None, folder: Path) -> Path:
-    """A model of two layers with gates and two experts, and without the named weight."""
+    """Write a model of two layers with gates and three experts, without the named weight."""
     heads = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"]
     heads += ["self_attn.o_proj", "mlp.down_proj"]
     heads += ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3", "linear_attn.in_proj_a", "linear_attn.in_proj_b"]
@@ -102,8 +102,8 @@ def layers(*, without: str = "", config: dict[str, Any] | None = None, folder: P
      "mlp.experts.1.w2", "mlp.experts.0.w1", "feed_forward.w3", "linear_attn.in_proj_a", "self_attn.k_proj.bias",
      "self_attn.o_proj", "mlp.down_proj"],
 )  # fmt: skip
-def test_a_model_that_lost_one_of_several_weights_that_are_packed_is_refused(lost: str, tmp_path: Path) -> None:
-    """vLLM packs them into one layer, and asks only whether that got anything."""
+def test_a_model_without_one_of_several_packed_weights_is_refused(lost: str, tmp_path: Path) -> None:
+    """vLLM packs them into one layer, and checks only whether that got any weight."""
     with pytest.raises(Unfit, match=rf"has no model\.layers\.1\.{re.escape(lost)}, "):
         read_weights(layers(without=f"model.layers.1.{lost}", folder=tmp_path))
 

@@ -1,4 +1,4 @@
-"""Providers added over HTTP: served at once, there after a restart, and nobody learns a key."""
+"""Providers added over HTTP are served at once and after a restart, and nothing reveals their keys."""
 
 import json
 from pathlib import Path
@@ -23,14 +23,14 @@ def definition(**more: Any) -> dict[str, Any]:
     return {"protocol": "openai", "base_url": "https://api.example.com/v1", "models": models, **more}
 
 
-async def test_a_provider_comes_changes_stays_and_goes(tmp_path: Path) -> None:
+async def test_a_provider_is_added_changed_read_again_and_removed(tmp_path: Path) -> None:
     secret = tmp_path / "key"
     secret.write_text(f"{KEY}\n")
     gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
     async with asking_as(gateway, CALLER) as client:
         put = await client.put("/v1/providers/there", json=definition(key_file=str(secret)))
         assert (put.status_code, put.json()["version"], put.headers["location"]) == (201, 1, "/v1/providers/there")
-        names = {one["id"] for one in (await client.get("/v1/models")).json()["data"]}
+        names = {model["id"] for model in (await client.get("/v1/models")).json()["data"]}
         assert "there/large" in names
         assert key_of(gateway.providers.upstreams["there"].provider) == KEY
         visible = await client.get("/v1/providers/there")
@@ -70,7 +70,7 @@ async def test_a_provider_comes_changes_stays_and_goes(tmp_path: Path) -> None:
         ("file", definition(), 409, "conflict"),
     ],
 )
-async def test_what_cannot_be_used_changes_nothing(
+async def test_a_refused_definition_changes_nothing(
     name: str, body: dict[str, Any], status: int, code: str, tmp_path: Path
 ) -> None:
     models = [{"name": "m", "aliases": ["taken"]}]
@@ -86,7 +86,7 @@ async def test_what_cannot_be_used_changes_nothing(
     assert list(gateway.providers.upstreams) == ["file"]
 
 
-async def test_a_broken_file_leaves_out_its_provider_alone(tmp_path: Path) -> None:
+async def test_a_broken_file_leaves_out_only_its_provider(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
     async with asking_as(gateway, CALLER) as client:
         for name in ("one", "two"):

@@ -1,4 +1,4 @@
-"""Where a connection may go: addresses, what they lead to, and names that lead to several or to others later."""
+"""Addresses to which connections are allowed, and names with several addresses or with others later."""
 
 import asyncio
 import ipaddress
@@ -37,13 +37,15 @@ NEVER = [
     [(PUBLIC, True, True), (PRIVATE, False, True), (NEVER, False, False)],
     ids=["public", "private", "never"],
 )
-def test_what_may_be_connected_to(addresses: list[str], by_itself: bool, with_private: bool) -> None:
+def test_public_private_and_forbidden_addresses_are_distinguished(
+    addresses: list[str], by_itself: bool, with_private: bool
+) -> None:
     for address in addresses:
         assert (fault(address, RULES) is None) is by_itself, address
         assert (fault(address, WITH_PRIVATE) is None) is with_private, address
 
 
-def test_networks_that_are_listed() -> None:
+def test_listed_networks_are_allowed() -> None:
     networks = (ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("169.254.0.0/16"))
     rules = AddressRules("a callback", "--callback-networks allows it", networks=networks)
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "93.184.216.34"):
@@ -56,8 +58,7 @@ def test_networks_that_are_listed() -> None:
     assert fault("93.184.216.34", only) is not None
 
 
-def test_hosts_that_the_machine_would_read_as_addresses() -> None:
-    """No resolver is asked of these."""
+def test_hosts_that_are_addresses_are_checked_without_a_resolver() -> None:
     for host in ("127.1", "2130706433", "0177.0.0.1", "127.0.0.1.", "127.0.0.1", "::1", "::1%lo"):
         assert host_fault(host, RULES) is not None, host
     for host in ("93.184.216.34", "2606:4700::1", "a.example", "0x7f.1", "localhost"):
@@ -65,7 +66,7 @@ def test_hosts_that_the_machine_would_read_as_addresses() -> None:
 
 
 class Names:
-    """Answers by turns, in place of the machine's resolver."""
+    """Replaces the machine's resolver. Each lookup gets the next answer, and then the last one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
         self.answers, self.requested = list(answers), 0
@@ -77,7 +78,7 @@ class Names:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
 
 
-async def test_a_name_that_leads_to_both_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_with_an_allowed_and_a_forbidden_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Names(monkeypatch, ["93.184.216.34", "127.0.0.1"])
     with pytest.raises(AddressRefused, match="private_addresses"):
         await Resolver(RULES).resolve("a.example", 443)
@@ -86,20 +87,20 @@ async def test_a_name_that_leads_to_both_is_refused(monkeypatch: pytest.MonkeyPa
         await Resolver(WITH_PRIVATE).resolve("a.example", 443)
 
 
-def named(rig: Rig) -> None:
+def use_host_name(rig: Rig) -> None:
     upstream = rig.gateway.providers.upstreams["there"]
     url = f"http://a.example:{rig.fake.port}/v1"
     upstream.provider = upstream.provider.model_copy(update={"base_url": url})
 
 
-async def test_a_name_that_leads_on_another_server_at_the_next_connection(
+async def test_a_name_that_changes_its_address_is_checked_at_each_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked up once a connection, and what was checked is what is connected to."""
+    """A name is looked up once per connection, and the connection goes to the address that was checked."""
     play = traces.chat("big")
     play.headers["connection"] = "close"
     async with rigged(tmp_path, lambda seen: play) as rig:
-        named(rig)
+        use_host_name(rig)
         names = Names(monkeypatch, ["127.0.0.1"], ["169.254.169.254"])
         assert (await rig.chat()).status_code == 200
         assert names.requested == 1

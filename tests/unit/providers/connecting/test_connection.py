@@ -1,4 +1,4 @@
-"""What leaves this machine, and what does not: redirects, certificates, keys, and the time before a second attempt."""
+"""Connections to providers: redirects, certificates, keys, and the pause before a second attempt."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from tests.unit.providers.rig import KEY, rigged
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_where_a_redirect_leads_no_one_is_queried(tmp_path: Path, status: int) -> None:
+async def test_a_redirect_is_not_followed(tmp_path: Path, status: int) -> None:
     async with provider_fake(lambda seen: traces.chat("big")) as target:
         play = Play(status=status, headers={"location": f"{target.url}/chat/completions"})
         async with rigged(tmp_path, lambda seen: play) as rig:
@@ -30,7 +30,7 @@ async def test_where_a_redirect_leads_no_one_is_queried(tmp_path: Path, status: 
 
 
 @pytest.fixture
-def signed_by_itself(tmp_path: Path) -> ssl.SSLContext:
+def self_signed(tmp_path: Path) -> ssl.SSLContext:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
@@ -41,15 +41,17 @@ def signed_by_itself(tmp_path: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_certificate_that_no_one_vouches_for(tmp_path: Path, signed_by_itself: ssl.SSLContext) -> None:
-    """The request is not sent: its text and key would be told to whoever answers there."""
+async def test_nothing_is_sent_to_a_server_with_an_untrusted_certificate(
+    tmp_path: Path, self_signed: ssl.SSLContext
+) -> None:
+    """It would learn the request's text and the key."""
     received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         received.append(await reader.read())
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=signed_by_itself)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=self_signed)
     async with server:
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         async with rigged(tmp_path, lambda seen: Play(), base_url=url) as rig:
@@ -60,7 +62,7 @@ async def test_a_certificate_that_no_one_vouches_for(tmp_path: Path, signed_by_i
 
 
 async def test_a_key_is_in_no_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At the lowest level, whatever the provider does, and though it tells the key itself."""
+    """At the lowest level, for every failure of a provider, even if it repeats the key itself."""
     caplog.set_level(logging.DEBUG)
     reported = Play([f'{{"error": {{"message": "no such key: {KEY}"}}}}'.encode()], status=401)
     plays = [traces.chat("big"), reported, *(play for play, *_ in [*BEFORE.values(), *FIRST.values(), *AFTER.values()])]
@@ -72,14 +74,14 @@ async def test_a_key_is_in_no_line_of_the_log(tmp_path: Path, caplog: pytest.Log
                 found = await rig.chat(stream=is_stream)
                 assert rig.fake.seen[0].headers["authorization"] == f"Bearer {KEY}"
                 assert KEY not in found.text
-    assert caplog.records, "something is logged"
+    assert caplog.records, "there are log lines to check"
     assert not [record for record in caplog.records if KEY in record.getMessage() + repr(record.__dict__)]
 
 
 @pytest.mark.parametrize("status", [200, 400, 403, 429, 500])
 @pytest.mark.parametrize("shape", ['{"error": {"message": "you sent %s"}}', "you sent %s"])
 async def test_a_key_that_a_provider_repeats_is_not_reported(tmp_path: Path, status: int, shape: str) -> None:
-    """Whoever asked with a key of this server read the operator's own."""
+    """Clients with a key of this server could read the operator's own key."""
     reported = Play([(shape % f"Bearer {KEY}").encode()], status=status)
     async with rigged(tmp_path, lambda seen: reported) as rig:
         for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
@@ -95,7 +97,7 @@ async def test_a_key_that_a_provider_repeats_is_not_reported(tmp_path: Path, sta
 async def test_a_retry_after_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, waits: bool
 ) -> None:
-    """On a clock that stands still: nothing is sent before the pause is over. A longer one is told to the client."""
+    """Nothing is sent before the pause is over. A longer pause than 20 s is left to the client."""
     monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.0)
     slept: list[tuple[float, int]] = []
 

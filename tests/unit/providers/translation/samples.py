@@ -1,4 +1,4 @@
-"""One request per API with every field that is translated, and where each kind of object is in it."""
+"""A request per API with every translated field, and the place of each kind of object in it."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The pieces of parallel tool calls, in the order that clients of Messages and Responses expect."""
+"""Pieces of parallel tool calls are ordered as clients of Messages and Responses expect."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def piece(index: int, arguments: str, name: str | None = None) -> ChatToolCall:
 
 
 def taken(calls: OrderedCalls, call: ChatToolCall) -> list[tuple[int, str]]:
-    return [(one.index, one.function.arguments_text) for one in calls.take(call)]
+    return [(piece.index, piece.function.arguments_text) for piece in calls.take(call)]
 
 
 def test_a_call_waits_until_the_one_before_it_is_complete() -> None:
@@ -25,7 +25,7 @@ def test_a_call_waits_until_the_one_before_it_is_complete() -> None:
         taken(calls, piece(0, "more"))
 
 
-def test_a_call_does_not_wait_for_one_that_text_has_ended() -> None:
+def test_a_call_does_not_wait_for_one_that_was_ended_by_text() -> None:
     calls = OrderedCalls()
     assert taken(calls, piece(0, "", "f")) == [(0, "")]
     calls.words()
@@ -38,4 +38,4 @@ def test_a_call_waits_for_its_name() -> None:
     calls = OrderedCalls()
     assert taken(calls, piece(0, "{")) == []
     assert taken(calls, piece(0, "}", "f")) == [(0, "{}")]
-    assert [one.id for one in calls.rest()] == []
+    assert list(calls.rest()) == []

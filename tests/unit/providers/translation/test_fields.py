@@ -1,4 +1,4 @@
-"""Every field that the official SDKs know is carried, left out or refused, as the tables say; none is lost silently."""
+"""Every field of the official SDKs is translated, left out or refused as the tables say, never lost silently."""
 
 import copy
 import typing
@@ -30,9 +30,9 @@ class Dialect:
     root: Any
     """The SDK's type of a request."""
     types: Mapping[str, str]
-    """The SDK's nested types, by module and name: the table's row."""
+    """The table's row of each nested type of the SDK, by module and name."""
     opaque: frozenset[str]
-    """Types that are passed on as they are."""
+    """Types that are passed on unchanged."""
     fields: Mapping[str, Fields]
     refused: Mapping[str, str]
     sample: dict[str, Any]
@@ -40,7 +40,7 @@ class Dialect:
     translated: Callable[[dict[str, Any]], Any]
 
     def outcome(self, body: dict[str, Any]) -> Any:
-        """The translation, or the field that was refused."""
+        """Return the translation, or the refused field."""
         try:
             return self.translated(body)
         except BadRequest as error:
@@ -49,7 +49,7 @@ class Dialect:
 
 def chat(body: dict[str, Any]) -> Any:
     found, answers = from_chat.translated(body, max_output=64)
-    return found, len(answers.end())  # which has usage where that was asked for
+    return found, len(answers.end())  # which has usage if it was requested
 
 
 CHAT = Dialect(
@@ -156,7 +156,7 @@ RESPONSES = Dialect(
 )
 DIALECTS = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
 INSTEAD = {"max_tokens": "max_completion_tokens"}
-"""Fields that count only where another one is missing."""
+"""Fields that count only if another one is missing."""
 
 
 # --- the tables and the SDKs -----------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _stripped(hint: Any) -> Any:
 
 
 def _objects(hint: Any) -> Iterator[Any]:
-    """Types of objects that a field may hold."""
+    """Yield the types of objects that a field may have."""
     hint = _stripped(hint)
     if typing_extensions.is_typeddict(hint):
         yield hint
@@ -182,13 +182,13 @@ def _kinds(kind: Any) -> set[str]:
 
 
 def _words(hint: Any) -> Iterator[str]:
-    """The words of a literal, wherever it is nested."""
+    """Yield the words of a literal at any depth."""
     for inner in typing.get_args(_stripped(hint)):
         yield from [inner] if isinstance(inner, str) else _words(inner)
 
 
 def _unknown(dialect: Dialect, kind: Any, seen: set[str]) -> Iterator[str]:
-    """Fields and kinds of the SDK that no table tells of."""
+    """Yield the fields and kinds of the SDK that are in no table."""
     name = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
     if name in seen or name in dialect.opaque:
         return
@@ -209,10 +209,10 @@ def _unknown(dialect: Dialect, kind: Any, seen: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_the_tables_know_every_field_of_the_sdk(name: str) -> None:
+def test_the_tables_have_every_field_of_the_sdk(name: str) -> None:
     dialect, seen = DIALECTS[name], set[str]()
     assert list(_unknown(dialect, dialect.root, seen)) == []
-    assert set(dialect.types) <= seen  # each row was come by
+    assert set(dialect.types) <= seen  # each row was reached
     assert set(dialect.types.values()) == set(dialect.fields)
 
 
@@ -232,7 +232,7 @@ ROWS = [(name, row) for name, dialect in DIALECTS.items() for row in dialect.fie
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS)
-def test_a_row_tells_what_becomes_of_each_field(name: str, row: str) -> None:
+def test_each_field_is_treated_as_its_row_says(name: str, row: str) -> None:
     dialect, path = DIALECTS[name], DIALECTS[name].places[row]
     fields, whole = dialect.fields[row], dialect.outcome(dialect.sample)
     assert not isinstance(whole, str), whole
@@ -272,8 +272,8 @@ def test_a_kind_without_a_counterpart_is_refused(name: str, place: str, kind: st
     assert _with(dialect, path, word, kind) == f"refused {param}"
 
 
-def test_arguments_of_very_many_values_are_refused_unread() -> None:
-    """They are JSON in a text, which is one value of the body: 4 MB of 1e308 kept every stream waiting for 12 s."""
+def test_arguments_with_too_many_values_are_refused_before_they_are_parsed() -> None:
+    """Arguments are JSON in a string, a single value of the body. 4 MB of 1e308 delayed every stream by 12 s."""
 
     def requested(calls: int, numbers: int) -> dict[str, Any]:
         arguments = f'{{"a": [{"1e308," * numbers}1]}}'

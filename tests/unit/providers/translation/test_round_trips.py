@@ -1,4 +1,4 @@
-"""A chat completion's request that went to Anthropic's dialect and came back says the same, for random requests."""
+"""Random chat completion requests keep their meaning when translated to Anthropic's dialect and back."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ users = st.builds(
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """A user, an assistant, and the results of the tools that it called."""
+    """Return a user's message, an assistant's, and the results of the tools that it called."""
     calls = [
         {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
         for index, (name, given) in enumerate(draw(st.lists(st.tuples(names, objects), max_size=3)))
@@ -67,7 +67,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def meant(messages: Sequence[dict[str, Any]]) -> list[Any]:
-    """What a conversation says, however it is cut: neighbours of one role are one turn."""
+    """Return a conversation's content by turns, merging successive messages of one role."""
     found: list[Any] = []
     for message in messages:
         content = message["content"]
@@ -93,7 +93,7 @@ def meant(messages: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 @given(requests())
-def test_there_and_back(requested: dict[str, Any]) -> None:
+def test_a_request_keeps_its_meaning_there_and_back(requested: dict[str, Any]) -> None:
     there, _ = from_chat.translated(requested, max_output=64)
     back, _ = from_messages.translated(json.loads(json.dumps(there)))
     assert meant(back.pop("messages")) == meant(requested["messages"])
@@ -106,8 +106,8 @@ def test_there_and_back(requested: dict[str, Any]) -> None:
     assert back == {name: value for name, value in expected.items() if value is not None}
 
 
-def test_a_text_that_says_nothing_is_no_block() -> None:
-    """Anthropic refuses empty ones, and many tools have nothing to tell."""
+def test_an_empty_text_is_no_block() -> None:
+    """Anthropic refuses empty blocks, and many tools return nothing."""
     function = {"name": "look", "arguments": "{}"}
     messages = [
         {"role": "system", "content": ""},
@@ -124,8 +124,8 @@ def test_a_text_that_says_nothing_is_no_block() -> None:
     ]
 
 
-def test_a_message_that_says_nothing_is_none() -> None:
-    """Anthropic refuses one, and with it every later turn of a conversation in which an answer was empty."""
+def test_an_empty_message_is_left_out() -> None:
+    """Anthropic would refuse it, and every later turn of a conversation that has an empty answer."""
     messages = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": ""},
@@ -137,8 +137,8 @@ def test_a_message_that_says_nothing_is_none() -> None:
     assert sent["messages"] == [{"role": "user", "content": stated}]
 
 
-def test_ids_of_calls_that_another_server_gave() -> None:
-    """A router may send the next turn of a conversation to Anthropic."""
+def test_ids_of_another_servers_calls_are_made_valid() -> None:
+    """A router may send the next turn of another server's conversation to Anthropic."""
     call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": "a"},
@@ -152,7 +152,7 @@ def test_ids_of_calls_that_another_server_gave() -> None:
     ]
 
 
-def test_a_turn_of_thoughts_alone_is_an_empty_text() -> None:
+def test_a_turn_of_only_thoughts_has_an_empty_text() -> None:
     """OpenAI refuses a turn without content and calls, and accepts a turn of calls without content."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}

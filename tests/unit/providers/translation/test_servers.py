@@ -1,4 +1,4 @@
-"""What servers of OpenAI's dialect write otherwise than OpenAI does, to each dialect's clients, with the SDKs."""
+"""Deviations of OpenAI-compatible servers, as clients of each dialect see them, with the SDKs."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def plays(stream: list[bytes], answer: Json) -> Any:
 
 
 async def answers(rig: Rig) -> list[tuple[str, list[tuple[str, Json]]]]:
-    """Words and calls, as the clients of messages, Responses and Ollama have them; streamed and not."""
+    """Return the text and calls that clients of Messages, Responses and Ollama get, without and with streaming."""
     found = []
     async with rig.anthropic() as claude, rig.openai() as gpt:
         message = await claude.messages.create(model="there/big", max_tokens=9, messages=HI)
@@ -77,21 +77,21 @@ def call(name: str, arguments: Any, **more: Any) -> Json:
 
 A, B = '{"a": 1}', '{"b": 2}'
 CALLS: dict[str, list[list[Json]]] = {
-    "no numbers": [[call("f", A, id="")], [call("g", B, id="")]],
-    "no numbers, in one piece": [[call("f", A, id="x"), call("g", B, id="y")]],
-    "no numbers, in pieces": [[call("f", A[:3], id="x")], [{"function": {"arguments": A[3:]}}], [call("g", B, id="y")]],
-    "numbers that are texts": [[call("f", A, id="x", index="0"), call("g", B, id="y", index="1")]],
-    "all are the first": [[call("f", A, id="x", index=0)], [call("g", B[:3], id="y", index=0)],
+    "no index": [[call("f", A, id="")], [call("g", B, id="")]],
+    "no index, in one piece": [[call("f", A, id="x"), call("g", B, id="y")]],
+    "no index, in pieces": [[call("f", A[:3], id="x")], [{"function": {"arguments": A[3:]}}], [call("g", B, id="y")]],
+    "index as a string": [[call("f", A, id="x", index="0"), call("g", B, id="y", index="1")]],
+    "all have index 0": [[call("f", A, id="x", index=0)], [call("g", B[:3], id="y", index=0)],
                           [{"index": 0, "function": {"arguments": B[3:]}}]],
-    "the id again": [[call("f", A[:3], id="x", index=0)], [call("f", A[3:], id="x", index=0)],
+    "repeated id": [[call("f", A[:3], id="x", index=0)], [call("f", A[3:], id="x", index=0)],
                      [call("g", B, id="y", index=1)]],
     "another id for each piece": [[call("f", A[:3], id="x", index=0)],
                                   [{"index": 0, "id": "z", "function": {"arguments": A[3:]}}],
                                   [call("g", B, id="y", index=1)]],
     "a number that is null": [[call("f", A, id="x", index=None), call("g", B, id="y", index=None)]],
-    "mixed up": [[call("f", A[:3], id="x", index=0), call("g", B[:3], id="y", index=1)],
+    "interleaved": [[call("f", A[:3], id="x", index=0), call("g", B[:3], id="y", index=1)],
                  [{"index": 0, "function": {"arguments": A[3:]}}], [{"index": 1, "function": {"arguments": B[3:]}}]],
-    "mixed up, and the second ends first": [
+    "interleaved, and the second ends first": [
         [call("f", "", id="x", index=0)], [call("g", B, id="y", index=1)],
         [{"index": 0, "function": {"arguments": A[:3]}}], [{"index": 0, "function": {"arguments": A[3:]}}],
     ],
@@ -104,28 +104,28 @@ CALLS: dict[str, list[list[Json]]] = {
                                 [{"index": 0, "function": {"arguments": " "}}]],
     "arguments that are no text": [[call("f", {"a": 1}, id="x", index=0)], [call("g", {"b": 2}, id="y", index=1)]],
 }  # fmt: skip
-"""As Gemini's, older vLLMs' and others' chunks have them."""
+"""Chunks of Gemini, older vLLMs and other servers."""
 
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_calls_are_distinguished(tmp_path: Path, name: str) -> None:
     chunks = [piece({"tool_calls": pieces}) for pieces in CALLS[name]]
     arguments: list[Any] = [{"a": 1}, {"b": 2}] if name == "arguments that are no text" else [A, B]
-    more = {"index": None} if name == "a number that is null" else {}  # of whole calls, as older SGLangs'
+    more = {"index": None} if name == "a number that is null" else {}  # as in complete calls of older SGLangs
     calls = [call("f", arguments[0], id="", **more), call("g", arguments[1], id="", **more)]
     answer = whole({"content": None, "tool_calls": calls})
     async with rigged(tmp_path, plays([*chunks, piece({}, "stop", usage=USAGE)], answer), **CHAT) as rig:
         assert await answers(rig) == [("", [("f", {"a": 1}), ("g", {"b": 2})])] * 6
-        if name in ("arguments that are no text", "blanks behind arguments"):  # passed on as they are
+        if name in ("arguments that are no text", "blanks behind arguments"):  # passed on unchanged
             return
         async with rig.openai() as client, client.chat.completions.stream(model="there/big", messages=HI) as stream:
             message = (await stream.get_final_completion()).choices[0].message
         called = [(one.function.name, one.function.arguments) for one in message.tool_calls or ()]
-        assert called == [("f", A), ("g", B)] if name != "the id again" else len(called) == 2
+        assert called == [("f", A), ("g", B)] if name != "repeated id" else len(called) == 2
 
 
-async def test_a_call_that_was_cut_is_no_failure(tmp_path: Path) -> None:
-    """It was a 502, and five of them closed the model to all."""
+async def test_a_cut_call_is_no_failure_of_the_provider(tmp_path: Path) -> None:
+    """It was a 502, and five of them opened the breaker for all clients."""
     answer = whole({"content": "Hm", "tool_calls": [call("f", A), call("g", B[:3])]}, "length")
     async with rigged(tmp_path, plays([], answer), **CHAT) as rig, rig.anthropic() as client:
         message = await client.messages.create(model="there/big", max_tokens=9, messages=HI)
@@ -133,7 +133,7 @@ async def test_a_call_that_was_cut_is_no_failure(tmp_path: Path) -> None:
         assert message.stop_reason == "max_tokens"
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------------------------
 THINKS: Json = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
 FIRST = {"id": "", "model": "", "object": "", "choices": [], "prompt_filter_results": [], "usage": None}
 NULLS = dict.fromkeys(USAGE)
@@ -164,14 +164,14 @@ WORDS: dict[str, tuple[list[bytes], Json]] = {
 
 
 @pytest.mark.parametrize("name", WORDS)
-async def test_words_arrive(tmp_path: Path, name: str) -> None:
+async def test_text_arrives_in_each_dialect(tmp_path: Path, name: str) -> None:
     async with rigged(tmp_path, plays(*WORDS[name]), **CHAT) as rig:
-        words = "" if name == "a refusal" else "Hello"  # Responses have a word of their own for it
+        words = "" if name == "a refusal" else "Hello"  # Responses have a refusal item instead
         assert [reported for reported, _ in await answers(rig)] == ["Hello", "Hello", words, words, "Hello", "Hello"]
 
 
 async def test_a_first_chunk_without_choices_is_passed_on(tmp_path: Path) -> None:
-    """It tells what Azure's filters found in the prompt; with a usage of null it was taken for the last one."""
+    """It has the results of Azure's filters for the prompt. Because its usage is null, it was taken for the last."""
     async with rigged(tmp_path, plays(*WORDS["Azure"]), **CHAT) as rig, rig.openai() as client:
         chunks = [
             one async for one in await client.chat.completions.create(model="there/big", messages=HI, stream=True)
@@ -181,7 +181,7 @@ async def test_a_first_chunk_without_choices_is_passed_on(tmp_path: Path) -> Non
 
 
 async def test_thoughts_are_counted(tmp_path: Path) -> None:
-    """xAI and Gemini have them in the total alone: they were charged to nobody."""
+    """xAI and Gemini count them only in the total, so they were not charged."""
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 30}
     script = plays([piece({"content": "x"}), piece({}, "stop", usage=usage)], whole({"content": "x"}, usage=usage))
     async with rigged(tmp_path, script, **CHAT) as rig, rig.anthropic() as client:
@@ -195,8 +195,8 @@ async def test_thoughts_are_counted(tmp_path: Path) -> None:
         assert [record.usage.completion_tokens for record in rig.gateway.records.all] == [23, 23, 23]
 
 
-async def test_calls_without_ids_get_their_own(tmp_path: Path) -> None:
-    """All answers of a conversation had `toolu_0`, which Anthropic refuses, and clients take for one call."""
+async def test_calls_without_ids_get_unique_ids(tmp_path: Path) -> None:
+    """All answers of a conversation had `toolu_0`, which Anthropic refuses and clients treat as one call."""
     calls = {"content": None, "tool_calls": [call("f", A)]}
     script = plays([piece({"tool_calls": [call("f", A)]}), piece({}, "stop")], whole(calls))
     async with rigged(tmp_path, script, **CHAT) as rig, rig.anthropic() as client:
@@ -217,8 +217,8 @@ CACHED: dict[str, Json] = {
 
 @pytest.mark.parametrize("name", CACHED)
 @pytest.mark.parametrize("in_choice", [False, True])
-async def test_cached_tokens_as_others_tell_them(tmp_path: Path, name: str, in_choice: bool) -> None:
-    """They were charged as dear as the others. in_choice: where Kimi's streams have their usage, which was not read."""
+async def test_cached_tokens_of_other_servers_are_counted(tmp_path: Path, name: str, in_choice: bool) -> None:
+    """They were charged at the full price. With `in_choice` the usage is in the choice, as in Kimi's streams."""
     usage = CACHED[name]
     end = piece({}, "stop", usage=usage)
     if in_choice:
@@ -234,8 +234,8 @@ async def test_cached_tokens_as_others_tell_them(tmp_path: Path, name: str, in_c
         assert reported == [(7, 4)] * 4
 
 
-async def test_a_sound_begins_with_its_first_piece(tmp_path: Path) -> None:
-    """It was held back until all of it had come."""
+async def test_audio_is_passed_on_from_its_first_piece(tmp_path: Path) -> None:
+    """It was delayed until all of it had arrived."""
     play = Play([piece({"audio": {"data": "AA"}}), GATE, piece({}, "stop"), END], content_type=traces.EVENTS)
     body = json.dumps({"model": "there/big", "messages": HI, "stream": True}).encode()
     async with rigged(tmp_path, lambda seen: play, **CHAT) as rig:
@@ -247,8 +247,8 @@ async def test_a_sound_begins_with_its_first_piece(tmp_path: Path) -> None:
         await task
 
 
-async def test_half_a_character_is_no_end(tmp_path: Path) -> None:
-    """All of the answer behind an emoji was lost."""
+async def test_half_a_character_does_not_end_a_stream(tmp_path: Path) -> None:
+    """The rest of the answer after a split emoji was lost."""
     halves = [
         piece({"content": half}).replace(b"HALF", code)
         for half, code in (("a HALF", b"\\ud83d"), ("HALF b", b"\\ude00"))
@@ -260,8 +260,8 @@ async def test_half_a_character_is_no_end(tmp_path: Path) -> None:
         assert words == ["a \ufffd", "\ufffd b", "c \U0001f600"]
 
 
-async def test_an_event_without_data_is_none(tmp_path: Path) -> None:
-    """OpenAI's SDK reads it as JSON; a comment is for nobody, and keeps the connection alive."""
+async def test_an_event_without_data_is_left_out(tmp_path: Path) -> None:
+    """OpenAI's SDK would parse it as JSON. Comments, which keep the connection alive, are passed on."""
     events = [b"retry: 9\n\n", b": wait\nevent: ping\n\n", piece({"content": "x"}), b"data: \n\n", piece({}, "stop")]
     async with rigged(tmp_path, plays(events, {}), **CHAT) as rig, rig.openai() as client:
         stream = await client.chat.completions.create(model="there/big", messages=HI, stream=True)
@@ -279,7 +279,7 @@ REQUESTED: dict[str, Json] = {
 
 @pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource", "network_error"])
 @pytest.mark.parametrize("path", REQUESTED)
-async def test_an_answer_that_was_given_up_is_none(tmp_path: Path, path: str, reason: str) -> None:
+async def test_an_aborted_answer_is_an_error(tmp_path: Path, path: str, reason: str) -> None:
     script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))
     async with rigged(tmp_path, script, **CHAT) as rig:
         requested = {"model": "there/big", **REQUESTED[path], "stream": False}
@@ -295,7 +295,9 @@ async def test_an_answer_that_was_given_up_is_none(tmp_path: Path, path: str, re
 @pytest.mark.parametrize(
     ("path", "reported"), [*zip(REQUESTED, ["max_tokens", "max_output_tokens", "length"], strict=True)]
 )
-async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, reported: str) -> None:
+async def test_mistrals_finish_reason_for_a_full_context_is_translated(
+    tmp_path: Path, path: str, reported: str
+) -> None:
     script = plays([piece({"content": "Hel"}), piece({}, "model_length")], whole({"content": "Hel"}, "model_length"))
     async with rigged(tmp_path, script, **CHAT) as rig:
         for stream in (False, True):
@@ -305,8 +307,10 @@ async def test_mistrals_word_for_a_full_context(tmp_path: Path, path: str, repor
 
 @pytest.mark.parametrize("reason", ["content_filter: RECITATION", "sensitive"])
 @pytest.mark.parametrize(("path", "reported"), [("/v1/messages", "refusal"), ("/v1/responses", "content_filter")])
-async def test_geminis_and_zhipus_words_for_a_filter(tmp_path: Path, path: str, reported: str, reason: str) -> None:
-    """What a filter had cut, or taken away, was told as an answer that had ended by itself."""
+async def test_geminis_and_zhipus_finish_reasons_for_a_filter_are_translated(
+    tmp_path: Path, path: str, reported: str, reason: str
+) -> None:
+    """A filtered answer was reported as one that had ended by itself."""
     script = plays([piece({"content": "Hel"}), piece({}, reason)], whole({"content": "Hel"}, reason))
     async with rigged(tmp_path, script, **CHAT) as rig:
         for stream in (False, True):
@@ -316,8 +320,8 @@ async def test_geminis_and_zhipus_words_for_a_filter(tmp_path: Path, path: str, 
 
 @pytest.mark.parametrize("end", [b"data: [DONE]\n", b"data: [DONE]", piece({}, "stop").strip()])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_an_end_without_an_empty_line(tmp_path: Path, path: str, end: bytes) -> None:
-    """The whole answer had come, and an error came behind it."""
+async def test_an_end_without_an_empty_line_is_complete(tmp_path: Path, path: str, end: bytes) -> None:
+    """An error followed the complete answer."""
     words = [piece({"content": "Hello"}), *([piece({}, "stop")] if b"DONE" in end else [])]
     play = Play([*words, end], content_type=traces.EVENTS)
     async with rigged(tmp_path, lambda seen: play, **CHAT) as rig:
@@ -328,7 +332,7 @@ async def test_an_end_without_an_empty_line(tmp_path: Path, path: str, end: byte
 
 
 @pytest.mark.parametrize(("status", "kind"), [(201, "application/json"), (200, "Application/JSON; Charset=UTF-8")])
-async def test_other_ways_to_say_that_it_is_an_answer(tmp_path: Path, status: int, kind: str) -> None:
+async def test_other_successful_statuses_and_content_types_are_accepted(tmp_path: Path, status: int, kind: str) -> None:
     answer, stream = json.dumps(whole({"content": "Hello"})).encode(), [piece({"content": "Hello"}, "stop"), END]
     events = kind.replace("Application/JSON", "Text/Event-Stream").replace("application/json", traces.EVENTS)
 

@@ -1,4 +1,4 @@
-"""A translated stream, put together as the vendor's own SDK does, is the translation of the whole answer."""
+"""A translated stream, accumulated by the vendor's SDK, equals the translation of the complete answer."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ counts = st.integers(0, 99)
 
 
 def translated(translator: Translator, surface: Surface, events: list[bytes]) -> Iterator[bytes]:
-    """A client's stream, as `routing.providers.call` makes it."""
+    """Yield a client's stream like `routing.providers.call`."""
     passing = PassThrough(surface, "there/big", wants_usage=True)
     for event in events:
         if (passed := passing.take(event)) is not None:
@@ -46,7 +46,7 @@ def datas(stream: bytes) -> list[bytes]:
 
 
 def cut(draw: st.DrawFn, text: str) -> list[str]:
-    """A text in up to three pieces, some of them empty."""
+    """Cut a text into up to three pieces, which may be empty."""
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=2)))
     return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
 
@@ -60,10 +60,10 @@ UNKNOWN: list[Json] = [
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[Json, list[Json]]:
-    """A message, and the events of its stream. Calls of tools that follow each other may come mixed up."""
+    """Return a message and the events of its stream. Successive tool calls may be interleaved."""
     blocks: list[Json] = []
     groups: list[list[list[Json]]] = []
-    """What may be mixed up: of each block, its events."""
+    """The events of each block, in groups of blocks whose events may be interleaved."""
     for kind in draw(st.lists(st.sampled_from(["text", "thinking", "tool_use", "unknown"]), max_size=5)):
         index = len(blocks)
         match kind:
@@ -109,7 +109,7 @@ def answers(draw: st.DrawFn) -> tuple[Json, list[Json]]:
     ended = {"stop_reason": draw(st.sampled_from([*REASONS, "news"])), "stop_sequence": None}
     reported = [{"type": "message_start", "message": {**head, "content": [], "usage": {**usage, "output_tokens": 1}}}]
     for group in groups:
-        reported += [events.pop(0) for events in group]  # blocks begin in their order
+        reported += [events.pop(0) for events in group]  # blocks begin in order
         while rest := [events for events in group if events]:
             reported.append(draw(st.sampled_from(rest)).pop(0))
     reported.append({"type": "message_delta", "delta": ended, "usage": {"output_tokens": usage["output_tokens"]}})
@@ -144,7 +144,7 @@ def events_of(reported: list[Json]) -> list[bytes]:
 
 
 @given(answers())
-def test_anthropics_stream_for_openais_client(answer: tuple[Json, list[Json]]) -> None:
+def test_anthropics_stream_for_openais_client_equals_the_complete_answer(answer: tuple[Json, list[Json]]) -> None:
     message, reported = answer
     whole = ChatAnswers(wants_usage=True).whole(msgspec.json.encode({**message, "model": "there/big"}))
     stream = b"".join(translated(ChatAnswers(wants_usage=True), Surface.MESSAGES, events_of(reported)))
@@ -152,9 +152,7 @@ def test_anthropics_stream_for_openais_client(answer: tuple[Json, list[Json]]) -
 
 
 @given(answers(), st.data())
-def test_an_error_in_the_middle_ends_a_stream_that_was_right_until_then(
-    answer: tuple[Json, list[Json]], data: st.DataObject
-) -> None:
+def test_a_stream_is_correct_until_an_error_ends_it(answer: tuple[Json, list[Json]], data: st.DataObject) -> None:
     _, reported = answer
     place = data.draw(st.integers(0, len(reported) - 1))
     failed = [*reported[:place], {"type": "error", "error": {"type": "overloaded_error", "message": "no luck"}}]
@@ -186,11 +184,11 @@ def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
         calls.append({**named, "function": {"name": name, "arguments": whole}})
         begun = {"tool_calls": [{"index": index, **named, "function": {"name": name, "arguments": first}}]}
         parts.append([begun, *({"tool_calls": [{"index": index, "function": {"arguments": one}}]} for one in rest)])
-    mixed = draw(st.booleans())
-    if mixed:  # calls begin in their order
+    interleaved = draw(st.booleans())
+    if interleaved:  # calls begin in order
         deltas += [pieces.pop(0) for pieces in parts]
     while left := [pieces for pieces in parts if pieces]:
-        deltas.append((draw(st.sampled_from(left)) if mixed else left[0]).pop(0))
+        deltas.append((draw(st.sampled_from(left)) if interleaved else left[0]).pop(0))
     if calls:
         spoken["tool_calls"] = calls
     reason = draw(st.sampled_from(["stop", "length", "content_filter", *(["tool_calls"] if calls else [])]))
@@ -212,7 +210,7 @@ def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
 
 
 @given(completions())
-def test_openais_stream_for_anthropics_client(answer: tuple[Json, list[Json]]) -> None:
+def test_openais_stream_for_anthropics_client_equals_the_complete_answer(answer: tuple[Json, list[Json]]) -> None:
     completion, chunks = answer
     whole = MessageAnswers().whole(msgspec.json.encode({**completion, "model": "there/big"}))
     events = [*(sse.event(chunk) for chunk in chunks), sse.DONE_EVENT]
@@ -223,16 +221,16 @@ def test_openais_stream_for_anthropics_client(answer: tuple[Json, list[Json]]) -
         message = accumulate_event(event=event, current_snapshot=message, json_bufs=buffers)
     assert message
     expected = Message.model_validate_json(whole)
-    displayed = ("id", "model", "role", "type", "content", "stop_reason", "stop_sequence", "usage")
-    found = cast(Message, message).model_dump(include=set(displayed), exclude_none=True)
-    assert found == expected.model_dump(include=set(displayed), exclude_none=True)
+    fields = ("id", "model", "role", "type", "content", "stop_reason", "stop_sequence", "usage")
+    found = cast(Message, message).model_dump(include=set(fields), exclude_none=True)
+    assert found == expected.model_dump(include=set(fields), exclude_none=True)
     opened = [event.index for event in reported if event.type == "content_block_start"]
     assert (
         [event.index for event in reported if event.type == "content_block_stop"] == opened == list(range(len(opened)))
     )
 
 
-def test_usage_without_a_cache_is_that_of_prompt_and_answer() -> None:
+def test_usage_without_a_cache_is_the_sum_of_prompt_and_answer() -> None:
     assert chat_answers.usage(AnthropicUsage(input_tokens=5, output_tokens=2)) == {
         "prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7,
         "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -241,7 +239,7 @@ def test_usage_without_a_cache_is_that_of_prompt_and_answer() -> None:
 
 
 @pytest.mark.parametrize(("reason", "is_completed"), [("stop", True), ("length", False)])
-def test_only_a_complete_response_has_a_time_of_completion(reason: str, is_completed: bool) -> None:
+def test_only_a_complete_response_has_completed_at(reason: str, is_completed: bool) -> None:
     choice = {"index": 0, "message": {"content": "x"}, "finish_reason": reason}
     found = json.loads(ResponseAnswers({}).whole(json.dumps({"model": "big", "choices": [choice]}).encode()))
     assert (found["status"], found["completed_at"] is not None) == (
@@ -249,7 +247,7 @@ def test_only_a_complete_response_has_a_time_of_completion(reason: str, is_compl
     )
 
 
-def test_the_total_of_a_response_is_of_prompt_and_answer() -> None:
+def test_the_total_of_a_response_is_the_sum_of_prompt_and_answer() -> None:
     choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
     counted = {"prompt_tokens": 5, "completion_tokens": 2}
     found = json.loads(ResponseAnswers({}).whole(json.dumps({"choices": [choice], "usage": counted}).encode()))

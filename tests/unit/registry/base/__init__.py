@@ -1,1 +1,1 @@
-"""The ground floor of the registry."""
+"""The lowest layer of the registry: processes, threads, sessions, imports."""

@@ -1,4 +1,4 @@
-"""A process of the server's own: its pipes, its end, and that nothing is forked for it."""
+"""Child processes of the server: their pipes, their end, and starting them without a fork."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ import uvloop
 from registry.base.child import Child
 from tests.eventually import PATIENCE
 
-os.register_at_fork(before=lambda: os._exit(3))  # what OpenBLAS does there may never end
+os.register_at_fork(before=lambda: os._exit(3))  # OpenBLAS's fork handler may never return
 
 async def main():
     child = await Child.start("/bin/cat", cwd=Path("/"))
@@ -57,7 +57,7 @@ from tests.eventually import PATIENCE
 opened, closed = [], []
 
 def open_before_close(pipe):
-    \"\"\"As a thread does that opens files: it gets the number as soon as it is free.\"\"\"
+    \"\"\"Like a thread that opens files, take the number as soon as it is free.\"\"\"
     number, close = pipe.fileno(), pipe.close
 
     def opened_first():
@@ -79,29 +79,29 @@ async def main():
     assert set(closed) <= set(opened), "its number was free when the pipe was closed"
 
 uvloop.run(main())
-for one in opened:
-    os.fstat(one)
+for number in opened:
+    os.fstat(number)
 print("still open")
 """
 
 
-async def test_it_is_reported_answers_and_ends(tmp_path: Path) -> None:
-    script = "import os, sys; print(sys.stdin.readline().strip(), os.getcwd(), os.environ['SAID']); sys.exit(7)"
-    child = await Child.start(sys.executable, "-c", script, cwd=tmp_path, env={"SAID": "so"})
+async def test_a_child_gets_input_answers_and_ends(tmp_path: Path) -> None:
+    script = "import os, sys; print(sys.stdin.readline().strip(), os.getcwd(), os.environ['WORD']); sys.exit(7)"
+    child = await Child.start(sys.executable, "-c", script, cwd=tmp_path, env={"WORD": "so"})
     child.stdin.write(b"heard\n")
     assert (await child.stdout.readline()).decode().split() == ["heard", str(tmp_path), "so"]
     assert await child.stdout.read() == b""
     assert await asyncio.gather(child.wait(), child.wait()) == [7, 7]
     assert child.returncode == 7
-    child.kill()  # it has ended: nothing happens
+    child.kill()  # no effect after its end
 
 
-async def test_one_that_is_killed_says_so_to_all_who_wait_and_leaves_nothing_open(tmp_path: Path) -> None:
+async def test_all_waiters_learn_of_a_kill_and_no_file_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     child = await Child.start("/bin/cat", cwd=tmp_path)
     assert child.returncode is None
     assert (os.getpgid(child.pid), os.getsid(child.pid)) == (child.pid, os.getsid(0)), (
-        "else its niceness counts for nothing"
+        "in another session its niceness would have no effect"
     )
     waiting = [asyncio.ensure_future(child.wait()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -109,12 +109,12 @@ async def test_one_that_is_killed_says_so_to_all_who_wait_and_leaves_nothing_ope
     assert await asyncio.gather(*waiting) == [-signal.SIGKILL] * 2
     assert await child.stdout.read() == b""
     async with asyncio.timeout(PATIENCE):
-        while len(os.listdir("/proc/self/fd")) > before + 1:  # the listing's own
+        while len(os.listdir("/proc/self/fd")) > before + 1:  # one is the listing's own
             await asyncio.sleep(0.01)
 
 
 def test_no_file_of_another_thread_is_closed_under_uvloop() -> None:
-    """Its bytes would go to whoever has its number by then, such as the connection of another client."""
+    """Data would be written to whatever has the number by then, such as another client's connection."""
     ended = subprocess.run([sys.executable, "-c", CLOSED_TWICE], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.stdout == "still open\n", ended.stderr
 

@@ -1,4 +1,4 @@
-"""Where a process's control groups lie, and how many cores they leave it."""
+"""The folders of a process's control groups, and the cores that they allow it."""
 
 import os
 from pathlib import Path
@@ -14,21 +14,21 @@ V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/elsewhere\n"
 V2 = "0::/user.slice/it.service\n"
 
 
-def test_a_group_and_those_around_it_innermost_first(tmp_path: Path) -> None:
+def test_groups_are_listed_from_the_innermost_to_the_outermost(tmp_path: Path) -> None:
     inner, outer, base = make_groups(tmp_path, "memory/a/b", "memory/a", "memory")
     assert nested(V1, tmp_path, "memory") == [inner, outer, base]
     service, part = make_groups(tmp_path, "user.slice/it.service", "user.slice")
     assert nested(V2, tmp_path, "memory") == [service, part, tmp_path]
 
 
-def test_a_container_that_sees_its_own_group_as_the_outermost(tmp_path: Path) -> None:
+def test_a_container_sees_its_own_group_as_the_outermost(tmp_path: Path) -> None:
     assert nested("0::/docker/0123\n", tmp_path, "memory") == [tmp_path]
     assert nested("0::/\n", tmp_path, "memory") == [tmp_path]
     assert nested(V1, tmp_path / "nothing is mounted", "memory") == []
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "allowed"),
     [
         ({}, 64),
         ({"inner/cpu.max": "max 100000\n"}, 64),
@@ -39,12 +39,12 @@ def test_a_container_that_sees_its_own_group_as_the_outermost(tmp_path: Path) ->
         ({"inner/cpu.max": "9900000 100000\n"}, 64),
     ],
 )
-def test_a_containers_part_of_the_processor_bounds_the_threads(
-    files: dict[str, str], found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_containers_quota_bounds_the_cores(
+    files: dict[str, str], allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [inner] = make_groups(tmp_path, "inner")
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     monkeypatch.setattr(control_groups, "folders", lambda controller, pid="self": [inner, tmp_path])
-    assert cores() == found
+    assert cores() == allowed

@@ -1,4 +1,4 @@
-"""Collections of garbage in a process that serves."""
+"""Garbage collections in a serving process."""
 
 import asyncio
 import gc
@@ -25,7 +25,9 @@ async def test_long_collections_are_logged_and_short_ones_are_not(
         assert not caplog.records
         await asyncio.sleep(0)
     records = [(record.levelname, *(vars(record)[name] for name in NAMES)) for record in caplog.records]
-    assert records == [("DEBUG", 0.05, 2, 7), ("INFO", 0.2, 1, 7)], "only what a user notices is logged at info"
+    assert records == [("DEBUG", 0.05, 2, 7), ("INFO", 0.2, 1, 7)], (
+        "only collections that a user notices are logged at info"
+    )
 
 
 def test_nothing_is_logged_once_the_loop_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +40,9 @@ def test_nothing_is_logged_once_the_loop_is_closed(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_frozen_heap_is_left_out_of_collections() -> None:
-    kept = [[] for _ in range(1000)]
+    frozen = [[] for _ in range(1000)]
     heap.freeze_heap()
     try:
-        assert not any(found is kept for found in gc.get_objects())
+        assert not any(tracked is frozen for tracked in gc.get_objects())
     finally:
         gc.unfreeze()

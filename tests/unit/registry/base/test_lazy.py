@@ -1,4 +1,4 @@
-"""Libraries that are imported at their first use, in a thread where an event loop needs them."""
+"""Libraries that are imported at their first use, in a thread if an event loop needs them."""
 
 import asyncio
 import sys
@@ -20,10 +20,8 @@ VALUE = 7
 """
 
 
-async def test_the_event_loop_goes_on_while_a_module_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several requests at once wait for one import, and each has all of the module afterwards."""
+async def test_an_import_does_not_block_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several requests wait for one import, and each gets the complete module."""
     (tmp_path / "slow_to_import.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
     library = LazyModule("slow_to_import")
@@ -41,11 +39,11 @@ async def test_the_event_loop_goes_on_while_a_module_is_imported(
         assert await value() == 7
 
 
-async def test_an_import_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_import_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError):
-        await import_in_thread("late_to_come")
-    (tmp_path / "late_to_come.py").write_text("VALUE = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)  # forgets what folders held
-    await import_in_thread("late_to_come")
-    assert sys.modules["late_to_come"].VALUE == 1
+        await import_in_thread("added_later")
+    (tmp_path / "added_later.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)  # invalidates the cached folder listings
+    await import_in_thread("added_later")
+    assert sys.modules["added_later"].VALUE == 1

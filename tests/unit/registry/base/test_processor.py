@@ -1,4 +1,4 @@
-"""What Linux tells about processors of several kinds."""
+"""Features and names of processors in Linux's /proc/cpuinfo."""
 
 import platform
 from pathlib import Path
@@ -19,7 +19,7 @@ X86 = "processor\t: 0\nmodel name\t: Some CPU @ 2.00GHz\nflags\t\t: fpu avx2\n\n
         (None, set(), platform.machine()),
     ],
 )
-def test_features_and_name(
+def test_features_and_name_are_read(
     text: str | None, features: set[str], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")

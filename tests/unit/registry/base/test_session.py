@@ -1,4 +1,4 @@
-"""Connections to other servers: what they may send before there is an answer."""
+"""Connections to other servers, and informational responses before an answer."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,7 +17,7 @@ both = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio",
 
 
 async def _answers(interim: int, calls: int = 1) -> str:
-    """What calls of a server read that sends so many informational answers before each answer."""
+    """Return the answers of a server that sends `interim` informational responses before each."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -40,12 +40,12 @@ async def _answers(interim: int, calls: int = 1) -> str:
 
 
 @both
-def test_some_informational_answers_are_skipped(run: Run) -> None:
+def test_some_informational_responses_are_skipped(run: Run) -> None:
     assert run(_answers(MOST_INTERIM, 2)) == "okok"
 
 
 @both
-def test_many_informational_answers_break_the_connection(run: Run) -> None:
-    """aiohttp reads any number, and everything else of this process waits: 10 s for 19 MiB of them."""
+def test_many_informational_responses_break_the_connection(run: Run) -> None:
+    """aiohttp alone would read any number, and block the process for 10 s for 19 MiB of them."""
     with pytest.raises(aiohttp.ClientOSError, match="too many informational responses"):
         run(_answers(MOST_INTERIM + 1))

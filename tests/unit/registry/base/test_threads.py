@@ -1,4 +1,4 @@
-"""Calls that wait for a hub have threads of their own."""
+"""Blocking calls have threads of their own, which teams share fairly."""
 
 import asyncio
 import threading
@@ -10,16 +10,16 @@ from registry.errors import QueueFull
 from tests.eventually import PATIENCE
 
 
-async def test_a_hub_that_does_not_answer_holds_no_one_elses_thread() -> None:
+async def test_a_hub_that_does_not_answer_blocks_no_other_threads() -> None:
     threads, answers = Threads("hub", count=2, waiting=30), threading.Event()
     calls = [asyncio.create_task(threads.run(answers.wait, PATIENCE)) for _ in range(32)]
     await asyncio.sleep(0)
     try:
-        files = [asyncio.to_thread(int, "7") for _ in range(64)]  # as an upload writes
+        files = [asyncio.to_thread(int, "7") for _ in range(64)]  # like writes of an upload
         assert await asyncio.wait_for(asyncio.gather(*files), PATIENCE) == [7] * 64
         with pytest.raises(QueueFull, match="32 calls to the hub"):
             await threads.run(int)
-        calls[-1].cancel()  # it had not begun
+        calls[-1].cancel()  # it has not started
         await asyncio.wait([calls[-1]])
         last = asyncio.create_task(threads.run(int, "8"))
     finally:
@@ -29,14 +29,14 @@ async def test_a_hub_that_does_not_answer_holds_no_one_elses_thread() -> None:
     assert await threads.run(int, "9") == 9
 
 
-async def test_an_error_comes_through_and_gives_the_place_back() -> None:
+async def test_an_error_is_raised_and_frees_the_thread() -> None:
     threads = Threads("hub", count=1, waiting=0)
     for _ in range(3):
         with pytest.raises(ValueError, match="x"):
             await threads.run(int, "x")
 
 
-async def test_a_team_with_many_calls_keeps_no_other_team_out() -> None:
+async def test_a_team_with_many_calls_does_not_block_other_teams() -> None:
     threads, gate, order = Threads("database", count=2, waiting=30), threading.Semaphore(0), list[str]()
 
     def work(name: str) -> None:
@@ -49,7 +49,7 @@ async def test_a_team_with_many_calls_keeps_no_other_team_out() -> None:
         await threads.run_for("a", int)
     ours = [asyncio.create_task(threads.run_for(team, work, team)) for team in ("b", "")]
     await asyncio.sleep(0)
-    gate.release(5)  # two that run, one that waits longest, and the first of each of the others
+    gate.release(5)  # two running calls, the longest waiting one, and the first of each other team
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*ours)
     gate.release(len(theirs))
@@ -57,7 +57,7 @@ async def test_a_team_with_many_calls_keeps_no_other_team_out() -> None:
     assert {"b", ""} <= set(order[:5])
 
 
-async def test_one_team_does_not_hold_the_last_thread() -> None:
+async def test_one_team_does_not_get_the_last_thread() -> None:
     threads, answers = Threads("hub", count=2, each=1), threading.Event()
     stuck = [asyncio.create_task(threads.run_for("a", answers.wait, PATIENCE)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def test_one_team_does_not_hold_the_last_thread() -> None:
     assert await asyncio.gather(*stuck) == [True] * 3
 
 
-async def test_calls_that_left_before_their_turn_leave_nothing_behind() -> None:
+async def test_calls_cancelled_before_their_turn_leave_nothing_behind() -> None:
     threads, answers = Threads("hub", count=1, waiting=1), threading.Event()
     stuck = asyncio.create_task(threads.run_for("a", answers.wait, PATIENCE))
     await asyncio.sleep(0)

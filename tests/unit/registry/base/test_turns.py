@@ -1,4 +1,4 @@
-"""Turns by owner: a scripted order of calls, their ends, and those that leave."""
+"""Fair turns between owners, with scripted calls, ends and cancellations."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from registry.base.turns import PORTION, FairTurns, ListBuilder, NoTurn
 
 
 class Calls:
-    """Calls that hold their turn until they are let go."""
+    """Calls that keep their turn until `end`."""
 
     def __init__(self, count: int = 1) -> None:
         self.turns, self.began = FairTurns(count), list[str]()
@@ -17,7 +17,7 @@ class Calls:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def begin(self, *names: str) -> None:
-        """Names such as a1: the first letter is the owner."""
+        """Begin calls with names such as a1, whose first letter is the owner."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self.tasks[name] = asyncio.create_task(self._run(name))
@@ -46,18 +46,18 @@ async def test_owners_take_turns_and_each_has_its_own_order() -> None:
     assert calls.began == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
-async def test_one_that_comes_late_waits_for_no_more_than_one_of_each_other() -> None:
+async def test_a_late_call_waits_for_at_most_one_call_of_each_other_owner() -> None:
     calls = Calls()
     await calls.begin("a1", *(f"a{n}" for n in range(2, 100)))
     await calls.end("a1")
     await calls.begin("b1")
     await calls.end("a2")
-    assert calls.began == ["a1", "a2", "a3"], "its turn was named before"
+    assert calls.began == ["a1", "a2", "a3"], "the next turn was assigned before"
     await calls.end("a3")
     assert calls.began[-1] == "b1"
 
 
-async def test_a_call_waits_no_longer_than_it_says_and_leaves_no_turn_behind() -> None:
+async def test_a_call_waits_no_longer_than_its_limit_and_leaves_no_turn_behind() -> None:
     calls = Calls()
     await calls.begin("a1")
     with pytest.raises(NoTurn):
@@ -72,13 +72,13 @@ async def test_a_call_waits_no_longer_than_it_says_and_leaves_no_turn_behind() -
     assert calls.began == ["a1", "c1", "b2"]
 
 
-async def test_a_timeout_inside_a_turn_is_the_blocks_own() -> None:
+async def test_a_timeout_inside_a_turn_is_not_a_missing_turn() -> None:
     with pytest.raises(TimeoutError):
         async with FairTurns().take("a", within=60.0):
             raise TimeoutError
 
 
-async def test_as_many_as_there_are_turns_run() -> None:
+async def test_as_many_calls_run_as_there_are_turns() -> None:
     calls = Calls(2)
     await calls.begin("a1", "a2", "a3", "b1")
     assert calls.began == ["a1", "a2"]
@@ -88,10 +88,10 @@ async def test_as_many_as_there_are_turns_run() -> None:
     for name in ("a3", "b1"):
         await calls.end(name)
     await calls.begin("c1", "c2", "c3")
-    assert calls.began[4:] == ["c1", "c2"], "turns came back"
+    assert calls.began[4:] == ["c1", "c2"], "both turns were returned"
 
 
-async def test_one_that_leaves_is_passed_over_and_takes_no_turn_along() -> None:
+async def test_a_cancelled_call_is_skipped_and_loses_no_turn() -> None:
     calls = Calls()
     await calls.begin("a1", "a2", "b1")
     calls.tasks["a2"].cancel()
@@ -100,7 +100,7 @@ async def test_one_that_leaves_is_passed_over_and_takes_no_turn_along() -> None:
     await calls.begin("c1", "d1")
     calls._ends["b1"].set()
     await asyncio.sleep(0)
-    calls.tasks["c1"].cancel()  # it has its turn, and has not begun
+    calls.tasks["c1"].cancel()  # it has its turn, but has not begun
     await calls.settle()
     assert calls.began == ["a1", "b1", "d1"]
     await calls.end("d1")
@@ -109,7 +109,7 @@ async def test_one_that_leaves_is_passed_over_and_takes_no_turn_along() -> None:
 
 
 async def test_long_lists_are_built_in_portions_one_at_a_time() -> None:
-    """Otherwise the lists that one team asks for at once stop every stream for all of their time."""
+    """Otherwise several lists that one team requests at once would block every stream."""
     builder, built = ListBuilder(), list[str]()
 
     def entries(owner: str, count: int) -> Iterator[int]:

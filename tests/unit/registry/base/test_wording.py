@@ -17,7 +17,7 @@ def test_a_name_with_a_typo_is_found_among_a_thousand(typo: str) -> None:
 
 
 def test_few_of_many_names_are_compared_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may send unknown names, and those of a team's adapters may be chosen so that each takes long."""
+    """Any client may send unknown names, and a team may choose adapter names whose comparison is slow."""
     stock, compared = difflib.get_close_matches, list[int]()
 
     def get_close_matches(word: str, possibilities: Sequence[str], **named: Any) -> list[str]:

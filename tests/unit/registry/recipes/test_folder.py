@@ -1,4 +1,4 @@
-"""The recipes that ship."""
+"""The recipes that are part of the release."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ RECIPES = Path(__file__).parents[4] / "recipes"
 SETS = sorted(path.name for path in RECIPES.iterdir() if path.is_dir())
 
 
-def test_all_sets_are_known() -> None:
+def test_all_sets_are_tested() -> None:
     assert SETS == ["h200", "node-8x80gb", "real", "single-gpu-80gb", "starter"]
     assert {recipe.id for recipe in load_recipes(RECIPES / "real")} == {"minilm", "smollm2", "whisper-tiny-en"}
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "real"])
-def test_a_set_is_good_and_complete(name: str) -> None:
+def test_a_set_is_valid_and_has_every_task(name: str) -> None:
     recipes = load_recipes(RECIPES / name)
     assert {recipe.task for recipe in recipes} == set(Task)
     assert remarks(recipes) == (), "every hub revision is a commit"
@@ -28,4 +28,4 @@ def test_a_set_is_good_and_complete(name: str) -> None:
         assert catalog.resolve(alias, task).recipe.id == catalog.aliases[alias]
     chat = catalog.resolve("chat").recipe
     assert len(chat.adapters) == 20
-    assert chat.memory.adapters.device >= 20, "twenty fine-tunes may answer in one batch"
+    assert chat.memory.adapters.device >= 20, "twenty adapters fit into one batch"

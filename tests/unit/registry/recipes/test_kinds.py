@@ -1,4 +1,4 @@
-"""Documents of recipe files that are no models: their kind decides what they are read as."""
+"""Documents of recipe files other than models: `kind` decides how they are read."""
 
 import pytest
 
@@ -20,7 +20,7 @@ models:
 """
 
 
-def test_each_kind_has_its_place(write: Write) -> None:
+def test_documents_are_read_by_their_kind(write: Write) -> None:
     found = load_documents(
         path := write(GOOD.format("a") + "---\n" + PROVIDER + "---\nkind: model\n" + GOOD.format("b"))
     )
@@ -31,7 +31,7 @@ def test_each_kind_has_its_place(write: Write) -> None:
     assert [model.task for model in provider.models] == [Task.CHAT, Task.EMBED]
     assert Surface.CHAT in provider.spoken
     assert Surface.MESSAGES not in provider.spoken
-    assert provider.max_answer > 2048 * 3072 * 4 * 4 / 3, "the most that OpenAI takes at once, in base64"
+    assert provider.max_answer > 2048 * 3072 * 4 * 4 / 3, "OpenAI's largest answer in base64"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_each_kind_has_its_place(write: Write) -> None:
          ["r.yaml:10: unknown key 'models[1].price.inputs'; write 'input'"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, stated: list[str]) -> None:
+def test_faults_of_a_provider_say_what_to_write(write: Write, was: str, text: str, stated: list[str]) -> None:
     assert was in PROVIDER
     assert faults(write(PROVIDER.replace(was, text))) == stated
 
@@ -76,14 +76,14 @@ def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, stated
         ("small", "r.yaml:20: id 'small' is used twice, first in r.yaml:1; choose another id"),
     ],
 )
-def test_a_name_is_a_routers_or_a_models(write: Write, name: str, stated: str) -> None:
+def test_a_router_and_a_model_cannot_have_the_same_name(write: Write, name: str, stated: str) -> None:
     text = (
         f"{GOOD.format('small')}aliases: [fast]\n---\n{PROVIDER}---\nkind: router\nid: {name}\ntargets: [{{name: m}}]\n"
     )
     assert faults(write(text)) == [stated]
 
 
-def test_names_that_mean_two_things(write: Write) -> None:
+def test_names_used_twice_are_reported(write: Write) -> None:
     text = GOOD.format("there/vectors") + "aliases: [big]\n---\n" + PROVIDER + "---\n" + PROVIDER.replace("big", "huge")
     assert faults(write(text)) == [
         "r.yaml:16: alias 'big' is used twice, first in r.yaml:6; choose another alias",

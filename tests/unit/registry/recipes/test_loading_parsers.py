@@ -1,4 +1,4 @@
-"""Names of parsers in recipes: those that vLLM has."""
+"""Names of parsers in recipes are checked against those of vLLM."""
 
 import pytest
 
@@ -17,14 +17,14 @@ PARSERS = "engine: {{name: vllm, flags: {}}}"
         ("{reasoning_parser: qwen33}", "'engine.flags.reasoning_parser' cannot be 'qwen33'; write 'qwen3', or "),
     ],
 )
-def test_a_parser_that_vllm_does_not_have(write: Write, flags: str, words: str) -> None:
+def test_a_parser_that_vllm_lacks_is_a_fault(write: Write, flags: str, words: str) -> None:
     recipe = GOOD.format("a").replace("engine: {name: vllm}", PARSERS.format(flags))
     [fault] = faults(write(recipe))
     assert fault.startswith(f"r.yaml:5: {words}")
     known = fault.rpartition(": ")[2].split(", ")
     assert {"deepseek_v3", "granite", "mistral"} <= set(known)
     reported = faults(write(recipe.replace("task: chat", "task: walk")))
-    assert len(reported) == 2, "beside other faults"
+    assert len(reported) == 2, "together with other faults"
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_a_parser_that_vllm_does_not_have(write: Write, flags: str, words: str) 
         "{reasoning-parser: mine, reasoning-parser-plugin: /srv/mine.py}",
     ],
 )
-def test_parsers_that_vllm_has_or_gets(write: Write, flags: str) -> None:
+def test_vllms_parsers_and_plugins_are_accepted(write: Write, flags: str) -> None:
     [recipe] = load_recipes(write(GOOD.format("a").replace("engine: {name: vllm}", PARSERS.format(flags))))
     assert recipe.engine.flags
 
 
-def test_names_of_parsers_go_unchecked_where_vllm_has_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_parsers_are_unchecked_if_vllm_has_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsers("tool_parsers/__init__.py", "_ELSEWHERE") == ()
     assert parsers("no/such/file.py", "_ELSEWHERE") == ()
     monkeypatch.setattr("registry.recipes.validation.parsers", lambda file, table: ())

@@ -1,4 +1,4 @@
-"""The states of a fleet's servers, on tables that they share."""
+"""The states of a fleet's servers, on shared tables."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.eventually import eventually
 
 
 class Sharer:
-    """A server: its state, and the watch that keeps it up to date."""
+    """A server's state, and the watch that keeps it up to date."""
 
     def __init__(self, url: str, schema: str, folder: Path, stack: ExitStack) -> None:
         self.tables: SharedTables = open_shared(url, schema)

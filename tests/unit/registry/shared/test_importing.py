@@ -1,4 +1,4 @@
-"""A server's own names become the fleet's, or none of them does."""
+"""All of a server's own names are imported into the fleet, or none of them."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ AUTO = RouterKey("auto")
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """The data directory of a server that belonged to no fleet."""
+    """Return the data directory of a server that has been in no fleet."""
     folder = tmp_path / "own"
     with State(folder, clock=lambda: 7.0) as state:
         for number in (1, 2, 3):
@@ -32,31 +32,31 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def test_everything_is_taken_with_its_history(own: Path, fleet: Sharers) -> None:
+def test_names_are_imported_with_their_history(own: Path, fleet: Sharers) -> None:
     server = fleet.server()
     source = look(own)
-    taken = import_names(source, server.tables)
-    assert taken == ["adapter m:a:default", "adapter m:legal:team", "router auto", "alias fast of model m"]
+    imported = import_names(source, server.tables)
+    assert imported == ["adapter m:a:default", "adapter m:legal:team", "router auto", "alias fast of model m"]
     server.state.refresh()
     with State(own) as before:
         assert server.state.adapters.all() == before.adapters.all()
         assert server.state.adapters.ever() == before.adapters.ever()
         assert server.state.models.aliases() == before.models.aliases()
-    assert server.state.adapters.rollback(KEY).current.number == 1, "the way back came along"
+    assert server.state.adapters.rollback(KEY).current.number == 1, "the history of current versions was imported"
     assert server.state.adapters.register(AdapterKey("m", "gone"), new(8)).version.tag == "v2"
     source.close()
 
 
-def test_a_second_time_nothing_is_new(own: Path, fleet: Sharers) -> None:
+def test_a_second_import_changes_nothing(own: Path, fleet: Sharers) -> None:
     server, source = fleet.server(), look(own)
     import_names(source, server.tables)
     server.state.refresh()
     assert import_names(source, server.tables) == []
-    assert not server.state.refresh(), "and no server reads anything anew"
+    assert not server.state.refresh(), "no server has anything to read"
     source.close()
 
 
-def test_every_name_with_two_meanings_is_named_and_nothing_is_taken(own: Path, fleet: Sharers) -> None:
+def test_all_conflicting_names_are_listed_and_nothing_is_imported(own: Path, fleet: Sharers) -> None:
     server, source = fleet.server(), look(own)
     shared = server.state
     shared.adapters.register(KEY, new(1))
@@ -80,7 +80,7 @@ def test_every_name_with_two_meanings_is_named_and_nothing_is_taken(own: Path, f
     source.close()
 
 
-def test_added_models_come_along_unless_the_fleet_has_other_ones(own: Path, fleet: Sharers) -> None:
+def test_added_models_are_imported_unless_they_conflict(own: Path, fleet: Sharers) -> None:
     server, source = fleet.server(), look(own)
     added = [SharedRecipe.of(recipe(id_), f"id: {id_}\n") for id_ in ("m", "legal")]
     with pytest.raises(Conflict, match="recipe legal@1: 'legal' is an adapter's name already"):
@@ -89,7 +89,7 @@ def test_added_models_come_along_unless_the_fleet_has_other_ones(own: Path, flee
     assert import_names(source, server.tables, added[:1]) == []
     server.state.refresh()
     assert server.state.recipes is not None
-    assert [one.text for one in server.state.recipes.all()] == ["id: m\n"]
+    assert [recipe.text for recipe in server.state.recipes.all()] == ["id: m\n"]
     other = SharedRecipe.of(recipe("m", description="another"), "id: m\n")
     with pytest.raises(Conflict, match="recipe m@1: the fleet has another one"):
         import_names(source, server.tables, [other])

@@ -1,4 +1,4 @@
-"""What several servers do with the same names at once."""
+"""Concurrent changes of the same names by several servers."""
 
 import threading
 from collections.abc import Callable
@@ -24,28 +24,28 @@ MOVES = 10_000
 
 
 def test_a_change_of_one_server_is_seen_by_all_others(fleet: Sharers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 600.0)  # only a notification brings it
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 600.0)  # so that only a notification causes a refresh
     first, *others = (fleet.server().watch() for _ in range(4))
     first.state.adapters.register(KEY, new(1), "prod")
     first.state.models.set_alias("fast", "m")
-    for one in others:
-        eventually(lambda one=one: one.state.models.aliases() == {"fast": "m"})  # type: ignore[misc]
-        assert one.state.adapters.get(KEY).version("prod").digest == digest(1)
-        assert one.changed.wait(PATIENCE)
+    for server in others:
+        eventually(lambda server=server: server.state.models.aliases() == {"fast": "m"})  # type: ignore[misc]
+        assert server.state.adapters.get(KEY).version("prod").digest == digest(1)
+        assert server.changed.wait(PATIENCE)
     others[0].state.adapters.delete(KEY, force=True)
     eventually(lambda: first.state.adapters.all() == ())
     assert first.state.adapters.ever() == {KEY}
-    assert first.changes >= 1, "its own changes are told as well: peers' names are made of them"
+    assert first.changes >= 1, "its own changes are reported, too, as peers' names depend on them"
 
 
-def test_a_lost_notification_costs_one_look(fleet: Sharers) -> None:
+def test_a_change_with_a_lost_notification_is_found_by_the_next_poll(fleet: Sharers) -> None:
     one, other = fleet.server(), fleet.server().watch()
     one.tables.revision.channel = "nobody_listens"
     one.state.models.set_alias("fast", "m")
     eventually(lambda: other.state.models.aliases() == {"fast": "m"})
 
 
-def test_a_server_that_knows_of_each_change_reads_the_changed_tables_alone(
+def test_a_server_that_missed_no_change_reads_only_the_changed_tables(
     fleet: Sharers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = fleet.server(), fleet.server()
@@ -60,7 +60,7 @@ def test_a_server_that_knows_of_each_change_reads_the_changed_tables_alone(
     revision.announced(f"{one.tables.revision.known} aliases")
     assert other.state.refresh()
     assert (other.state.models.aliases(), reads) == ({"fast": "m"}, [])
-    one.state.adapters.register(KEY, new(1), "prod")  # this one is missed
+    one.state.adapters.register(KEY, new(1), "prod")  # without an announcement
     one.state.models.set_alias("fast", "n")
     revision.announced(f"{one.tables.revision.known} aliases")
     assert other.state.refresh()
@@ -72,7 +72,7 @@ def test_a_server_that_knows_of_each_change_reads_the_changed_tables_alone(
     assert (other.state.models.aliases(), reads) == ({"fast": "o"}, ["adapters", "adapters"])
 
 
-def test_what_is_measured_and_pinned_stays_each_servers_own(fleet: Sharers) -> None:
+def test_measurements_and_pins_are_not_shared(fleet: Sharers) -> None:
     one, other = fleet.server(), fleet.server()
     load = LoadKey("m", 1, "v1", "cpu")
     one.state.models.record_load(load, 100, {"read": 1.0})
@@ -82,21 +82,21 @@ def test_what_is_measured_and_pinned_stays_each_servers_own(fleet: Sharers) -> N
     assert one.state.models.measured(load) is not None
 
 
-def test_two_servers_that_change_one_name_do_so_one_after_the_other(fleet: Sharers) -> None:
+def test_concurrent_changes_of_one_name_are_serialised(fleet: Sharers) -> None:
     servers = [fleet.server() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         done = list(pool.map(lambda n: servers[n % 3].state.adapters.register(KEY, new(n)), range(24)))
-    assert sorted(one.version.number for one in done) == list(range(1, 25)), "no number twice, none lost"
+    assert sorted(registered.version.number for registered in done) == list(range(1, 25)), "no duplicate, none lost"
     for server in servers:
         server.state.refresh()
     assert servers[0].state.adapters.all() == servers[1].state.adapters.all() == servers[2].state.adapters.all()
     assert servers[0].state.adapters.get(KEY).version("v7").digest == next(
-        one.version.digest for one in done if one.version.number == 7
+        registered.version.digest for registered in done if registered.version.number == 7
     )
 
 
-def test_a_name_that_another_server_has_just_given_is_a_conflict(fleet: Sharers) -> None:
-    one, other = fleet.server(), fleet.server()  # neither looks: each has checked in its memory that the name is free
+def test_a_name_that_another_server_has_just_used_is_a_conflict(fleet: Sharers) -> None:
+    one, other = fleet.server(), fleet.server()  # neither refreshes, so that the name is free in the memory of both
     one.state.adapters.register(KEY, new(1))
     with pytest.raises(Conflict, match="'a' is an adapter's name already") as used:
         other.state.models.set_alias("a", "m")
@@ -109,7 +109,7 @@ def test_a_name_that_another_server_has_just_given_is_a_conflict(fleet: Sharers)
     assert len(one.state.adapters.all()) == 1
 
 
-def test_a_database_that_was_set_back_is_refused(fleet: Sharers) -> None:
+def test_a_database_restored_to_an_older_state_is_refused(fleet: Sharers) -> None:
     one, other = fleet.server(), fleet.server()
     for number in range(3):
         one.state.adapters.register(KEY, new(number))
@@ -121,7 +121,7 @@ def test_a_database_that_was_set_back_is_refused(fleet: Sharers) -> None:
     assert refused.value.code == "older_state"
     with pytest.raises(Conflict, match="reset"):
         other.state.refresh()
-    assert other.state.adapters.get(KEY).current.number == 3, "names stay as they were"
+    assert other.state.adapters.get(KEY).current.number == 3, "the names are unchanged"
 
 
 MOVE = """
@@ -136,11 +136,11 @@ DO $$ BEGIN
     END LOOP;
 END $$
 """
-"""A transaction for each move, as a change makes it."""
+"""A transaction per move, like a change of a server."""
 
 
-def test_no_request_sees_half_of_a_move(fleet: Sharers) -> None:
-    """Two aliases move together, in one transaction: no look-up ever finds them at different versions."""
+def test_no_lookup_sees_half_of_a_transaction(fleet: Sharers) -> None:
+    """Two aliases move together in one transaction, so no lookup finds them at different versions."""
     writer, reader = fleet.server(), fleet.server().watch()
     for number in range(1, 9):
         writer.state.adapters.register(KEY, new(number), "prod")
@@ -169,10 +169,10 @@ def test_no_request_sees_half_of_a_move(fleet: Sharers) -> None:
             done.set()
         looking.result()
     assert halves == []
-    assert len(digests) > 1, "it saw moves"
+    assert len(digests) > 1, "the lookups saw moves"
 
 
-def test_a_servers_own_names_are_out_of_use_and_their_files_are_no_garbage(fleet: Sharers, tmp_path: Path) -> None:
+def test_a_servers_own_names_are_unused_and_their_files_are_no_garbage(fleet: Sharers, tmp_path: Path) -> None:
     with State(tmp_path / "server-1") as own:
         own.adapters.register(KEY, new(1))
         own.routers.register(RouterKey("auto"), digest(2), 10, "request")

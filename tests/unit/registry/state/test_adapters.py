@@ -1,4 +1,4 @@
-"""What the state keeps of adapters and models, and what does not happen by half."""
+"""Adapters and models in the state, whose changes are atomic."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from registry.state.database import State
 from tests.unit.registry.makers import KEY, digest, new
 
 
-def test_register_point_and_roll_back(state: State) -> None:
+def test_versions_are_registered_pointed_to_and_rolled_back(state: State) -> None:
     adapters = state.adapters
     first = adapters.register(KEY, new(1, Probe("2+2?", "4")))
     assert (first.created, first.version.tag, first.version.probe) == (True, "v1", Probe("2+2?", "4"))
@@ -22,7 +22,7 @@ def test_register_point_and_roll_back(state: State) -> None:
     assert (corrected.created, corrected.version.tag) == (False, "v1")
     assert adapters.get(KEY).current.probe == Probe("2+2?", "four")
     assert adapters.register(KEY, new(2)).version.number == 2
-    assert adapters.register(KEY, new(1)).version.number == 3, "old content again is a new version"
+    assert adapters.register(KEY, new(1)).version.number == 3, "registering old content again makes a new version"
     assert adapters.point(KEY, "v1").current.number == 1
     assert [adapters.rollback(KEY).current.number for _ in range(3)] == [3, 2, 1]
     with pytest.raises(Conflict) as caught:
@@ -30,7 +30,7 @@ def test_register_point_and_roll_back(state: State) -> None:
     assert caught.value.code == "nothing_to_roll_back"
 
 
-def test_a_version_and_its_alias_come_together_or_not_at_all(state: State) -> None:
+def test_a_version_and_its_alias_are_registered_atomically(state: State) -> None:
     adapters = state.adapters
     assert adapters.register(KEY, new(1), "prod").adapter.aliases == {"prod": 1}
     for bad in ("v3", "sha256:00", "a b", ""):
@@ -44,7 +44,7 @@ def test_a_version_and_its_alias_come_together_or_not_at_all(state: State) -> No
     assert (again.created, again.adapter.aliases) == (False, {"prod": 2})
 
 
-def test_aliases(state: State) -> None:
+def test_aliases_are_set_moved_and_removed(state: State) -> None:
     adapters = state.adapters
     adapters.register(KEY, new(1))
     adapters.register(KEY, new(2))
@@ -61,7 +61,7 @@ def test_aliases(state: State) -> None:
             adapters.set_alias(KEY, bad)
 
 
-def test_what_is_in_use_is_not_deleted(state: State) -> None:
+def test_versions_and_adapters_in_use_are_not_deleted(state: State) -> None:
     adapters = state.adapters
     for number in (1, 2, 3):
         adapters.register(KEY, new(number))
@@ -78,14 +78,14 @@ def test_what_is_in_use_is_not_deleted(state: State) -> None:
     assert (left.aliases, left.current.number) == ({}, 3)
     left = adapters.delete_version(KEY, "v3", force=True)
     assert left is not None
-    assert left.current.number == 1, "the one that was current before, of those that are left"
+    assert left.current.number == 1, "the remaining version that was current last"
     assert adapters.delete_version(KEY, "v1", force=True) is None
     with pytest.raises(NotFound):
         adapters.get(KEY)
     assert adapters.garbage() == (digest(1), digest(2), digest(3))
 
 
-def test_a_pin_holds_too_and_numbers_go_on(state: State) -> None:
+def test_a_pinned_adapter_is_not_deleted_and_numbers_continue(state: State) -> None:
     adapters = state.adapters
     adapters.register(KEY, new(1))
     assert adapters.pin(KEY).pinned
@@ -96,8 +96,8 @@ def test_a_pin_holds_too_and_numbers_go_on(state: State) -> None:
     assert adapters.register(KEY, new(2)).version.number == 2, "a@v1 must never mean other content than before"
 
 
-def test_deleting_a_version_mends_the_way_back(state: State) -> None:
-    """1, 2, 1: without 2 the two 1s become one, so that a rollback never lands where it is."""
+def test_deleting_a_version_keeps_rollback_consistent(state: State) -> None:
+    """Without 2, the history 1, 2, 1 becomes 1, so that a rollback never stays at the same version."""
     adapters = state.adapters
     adapters.register(KEY, new(1))
     adapters.register(KEY, new(2))
@@ -144,7 +144,7 @@ def test_aliases_are_bounded(state: State, monkeypatch: pytest.MonkeyPatch) -> N
     assert caught.value.code == "too_many_aliases"
 
 
-def test_garbage(state: State) -> None:
+def test_garbage_is_content_that_no_version_uses(state: State) -> None:
     adapters = state.adapters
     adapters.register(KEY, new(1))
     adapters.register(AdapterKey("other", "a"), new(1))
@@ -166,7 +166,7 @@ def test_bad_names_change_nothing(state: State) -> None:
     assert state.adapters.all() == ()
 
 
-def test_models(state: State) -> None:
+def test_pins_and_aliases_of_models_are_set_and_removed(state: State) -> None:
     models = state.models
     models.set_pin("m", True)
     models.set_pin("n", False)
@@ -180,7 +180,7 @@ def test_models(state: State) -> None:
         models.remove_alias("chat")
 
 
-def test_measured_loads(state: State) -> None:
+def test_measured_loads_are_averaged(state: State) -> None:
     key = LoadKey("m", 1, "0.32.0", "cpu")
     assert state.models.measured(key) is None
     state.models.record_load(key, 1000, {"weights": 1.0})
@@ -195,7 +195,7 @@ def test_measured_loads(state: State) -> None:
     assert state.models.measured(other) is None
 
 
-def test_a_margin_fades_and_is_seen_again(tmp_path: Path) -> None:
+def test_a_margin_decays_until_it_is_measured_again(tmp_path: Path) -> None:
     now = 0.0
     key = LoadKey("m", 1, "0.32.0", "cpu")
     with State(tmp_path, lambda: now) as state:
@@ -209,7 +209,7 @@ def test_a_margin_fades_and_is_seen_again(tmp_path: Path) -> None:
         state.models.record_margin(key, 400)
         now = HALF_LIFE
         state.models.record_load(key, 1000, {})
-        assert margin() == 200, "a load that did not see it is no news of it"
+        assert margin() == 200, "a load without a margin does not change it"
         state.models.record_margin(key, 300)
         assert margin() == 300
         state.models.forget("other")
@@ -218,7 +218,7 @@ def test_a_margin_fades_and_is_seen_again(tmp_path: Path) -> None:
         assert state.models.measured(key) is None
 
 
-def test_measured_sleeps(state: State) -> None:
+def test_measured_sleeps_and_wakes_are_averaged(state: State) -> None:
     key = LoadKey("m", 1, "0.32.0", "NVIDIA H200")
     assert state.models.slept(key) is None
     state.models.record_sleep(key, 50, 900, 10.0)
@@ -234,8 +234,8 @@ def test_measured_sleeps(state: State) -> None:
     assert slept.seconds == pytest.approx({"first": 16.0, "sleep": 7.0, "wake": 2.0})
 
 
-def test_only_its_user_may_read_what_is_stored(tmp_path: Path) -> None:
-    """Also where an earlier release left it open to others."""
+def test_only_the_servers_user_may_read_the_state(tmp_path: Path) -> None:
+    """Even if an earlier release left it readable by others."""
     old = tmp_path / "old"
     with State(old):
         pass
@@ -250,7 +250,7 @@ def test_only_its_user_may_read_what_is_stored(tmp_path: Path) -> None:
 
 
 def test_the_same_name_of_two_teams_is_two_adapters(state: State) -> None:
-    """Numbers, aliases, pins and deletions of one leave the other alone."""
+    """They have separate numbers, aliases, pins and deletions."""
     mine, theirs = KEY._replace(team="search"), KEY._replace(team="speech")
     state.adapters.register(mine, new(1))
     state.adapters.register(mine, new(2), "prod")
@@ -267,7 +267,7 @@ def test_the_same_name_of_two_teams_is_two_adapters(state: State) -> None:
     assert state.adapters.register(mine, new(4)).version.tag == "v3"
 
 
-def test_a_new_version_is_shared_as_the_one_before(state: State) -> None:
+def test_a_new_version_is_shared_like_the_one_before(state: State) -> None:
     assert not state.adapters.register(KEY, new(1)).adapter.shared
     assert state.adapters.share(KEY, True).shared
     assert state.adapters.register(KEY, new(2)).adapter.shared
@@ -294,6 +294,6 @@ def test_a_change_reads_only_its_own_name_again(state: State, monkeypatch: pytes
             adapters.delete(keys[2])
         remembered = adapters.all(), adapters.ever()
     assert remembered[0] != before
-    assert all(one in remembered[0] for one in before if one.key in keys[3:]), "others are the same"
+    assert all(one in remembered[0] for one in before if one.key in keys[3:]), "others are unchanged"
     adapters._cache = None
     assert (adapters.all(), adapters.ever()) == remembered

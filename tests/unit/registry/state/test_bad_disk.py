@@ -1,4 +1,4 @@
-"""A disk that is full, read-only, not ours, or damaged: what is told of it, and what is brought to it in time."""
+"""Full, read-only, foreign and damaged disks: their errors, and the syncs before anything is reported."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def fault(number: int, path: Path) -> OSError:
     ("number", "reported"),
     [(errno.EACCES, "has to own it"), (errno.EROFS, "Mount its disk"), (errno.ENOSPC, "Make room"), (errno.EIO, "")],
 )
-def test_what_is_wrong_with_a_file_is_reported_with_what_to_do(number: int, reported: str, tmp_path: Path) -> None:
+def test_an_error_of_a_file_says_what_to_do(number: int, reported: str, tmp_path: Path) -> None:
     words = unusable(fault(number, tmp_path / "x"))
     assert words.startswith(f"{tmp_path / 'x'} cannot be read or created: {os.strerror(number)}.")
     assert reported in words
@@ -40,8 +40,10 @@ def test_what_is_wrong_with_a_file_is_reported_with_what_to_do(number: int, repo
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-def test_a_database_that_cannot_be_used_is_named(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was said not to answer, or to be on a full disk; and of one that cannot be written, that another owns it."""
+def test_the_error_of_an_unusable_database_names_its_file(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The errors were wrong: no answer, a full disk, or another owner of a file that cannot be written."""
     State(tmp_path).close()
     open_tables(tmp_path).close()
 
@@ -62,7 +64,7 @@ def test_a_database_whose_log_cannot_be_made_is_reported(tmp_path: Path) -> None
         State(tmp_path)
 
 
-def test_a_pepper_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_pepper_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pepper").write_bytes(b"\xff" * 64)
     with pytest.raises(Unavailable, match="damaged"):
         secret.load_pepper(tmp_path)
@@ -76,7 +78,7 @@ def test_a_pepper_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monkey
         secret.load_pepper(tmp_path)
 
 
-def test_whether_a_disk_is_full_is_known_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_recognised_without_an_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nameless = Exception("No space left on device (os error 28)")
     assert not is_full(nameless, tmp_path / "not" / "there")
     assert is_full(fault(errno.EDQUOT, tmp_path), tmp_path)
@@ -85,7 +87,7 @@ def test_whether_a_disk_is_full_is_known_without_a_number(tmp_path: Path, monkey
     assert is_full(nameless, tmp_path / "not" / "there")
 
 
-def test_all_of_a_folder_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_synced_with_all_its_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_text("x")
     (tmp_path / "a" / "link").symlink_to(tmp_path)
@@ -95,8 +97,8 @@ def test_all_of_a_folder_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pyt
     assert synced == {str(tmp_path / one) for one in ("a", "a/b", "a/b/file")}
 
 
-def test_what_somebody_is_reported_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that was revoked could have come back."""
+def test_every_reported_change_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure a revoked key could have become valid again."""
     synced: list[Database] = []
     monkeypatch.setattr(Database, "sync", lambda one: synced.append(one))
     with State(tmp_path) as state:

@@ -1,4 +1,4 @@
-"""What survives a restart, a kill, a full disk and older files; threads and processes that share one state."""
+"""State after restarts, kills, full disks and upgrades, and state shared by threads and processes."""
 
 import os
 import signal
@@ -24,8 +24,8 @@ from registry.storage.database import Database, url_of
 from tests.unit.registry.makers import KEY, new
 
 
-def test_loads_that_an_older_version_measured_stay(tmp_path: Path) -> None:
-    """A file of format 1 has no bytes of host memory. Of CPUs it had peaks, which tell nothing."""
+def test_measurements_of_an_older_version_are_kept(tmp_path: Path) -> None:
+    """Format 1 has no bytes of host memory. For CPUs it has peaks, which are useless."""
     key = LoadKey("m", 1, "0.32.0", "NVIDIA H200")
     old = sqlite3.connect(tmp_path / FILE)
     old.executescript(MIGRATIONS[0])
@@ -45,12 +45,12 @@ def test_loads_that_an_older_version_measured_stay(tmp_path: Path) -> None:
         )
         assert state.models.measured(key._replace(device="cpu")) is None
         state.models.record_load(key, 900, {}, 70)
-        state.models.record_load(key, 950, {})  # nothing new is known of the host
+        state.models.record_load(key, 950, {})  # without a new figure for the host
         assert (again := state.models.measured(key)) is not None
         assert (again.host_bytes, again.count) == (70, 4)
 
 
-def test_adapters_of_before_there_were_owners_are_everybodys(tmp_path: Path) -> None:
+def test_adapters_from_before_teams_are_shared(tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / FILE)
     for script in MIGRATIONS[:4]:
         old.executescript(script)
@@ -68,11 +68,11 @@ def test_adapters_of_before_there_were_owners_are_everybodys(tmp_path: Path) -> 
         assert (found.key, found.shared, found.pinned) == (KEY, True, True)
         assert (found.current.number, found.current.probe, found.aliases) == (3, Probe("p", "e"), {"prod": 3})
         assert state.adapters.register(KEY, new(2)).version.number == 4
-        state.adapters.delete(KEY, force=True)  # versions still go with their adapter
+        state.adapters.delete(KEY, force=True)  # versions are still deleted with their adapter
         assert set(state.adapters.garbage()) == {new(1).digest, new(2).digest}
 
 
-def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_a_restart_keeps_everything(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         state.adapters.register(KEY, new(1, Probe("p", "e")))
         state.adapters.register(KEY, new(2))
@@ -87,8 +87,8 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert state.models.pins() == {"m": True}
 
 
-def test_a_damaged_file_is_reported_as_one(tmp_path: Path) -> None:
-    """At the start, before Alembic looks at it, and while it is in use."""
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
+    """Whether SQLite or Alembic finds the damage."""
     with State(tmp_path) as state:
         state.adapters.register(KEY, new(1))
     whole = (tmp_path / FILE).read_bytes()
@@ -99,12 +99,12 @@ def test_a_damaged_file_is_reported_as_one(tmp_path: Path) -> None:
         assert refused.value.code == "database_damaged"
 
 
-def test_the_migrations_make_what_the_tables_say(state: State) -> None:
+def test_the_migrations_create_the_declared_tables(state: State) -> None:
     assert _differences(state) == []
 
 
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
-def test_files_of_before_alembic_get_the_same_tables(tmp_path: Path, version: int) -> None:
+def test_files_from_before_alembic_get_the_same_tables(tmp_path: Path, version: int) -> None:
     with closing(sqlite3.connect(tmp_path / FILE)) as old:
         for script in MIGRATIONS[:version]:
             old.executescript(script)
@@ -112,22 +112,23 @@ def test_files_of_before_alembic_get_the_same_tables(tmp_path: Path, version: in
     with State(tmp_path) as state:
         found = _differences(state)
     keys = {(table.name, column.name) for table in METADATA.tables.values() for column in table.primary_key}
-    # Written in other words: primary keys of STRICT tables are never null, and SQLAlchemy does not find the CASCADE of
-    # a reference in a column's own line. That it is there is the test above.
-    found = [one for one in found if one[0] not in ("remove_fk", "add_fk")]
-    assert [one for one in found if one[0] != "modify_nullable" or one[2:4] not in keys] == []
-    with closing(sqlite3.connect(tmp_path / FILE)) as kept:
-        assert kept.execute("PRAGMA user_version").fetchone() == (6,), "releases before this one refuse it"
+    # Not real differences: primary keys of STRICT tables are never null, and SQLAlchemy does not find the CASCADE of a
+    # reference in a column's own line, which the test above covers.
+    found = [change for change in found if change[0] not in ("remove_fk", "add_fk")]
+    assert [change for change in found if change[0] != "modify_nullable" or change[2:4] not in keys] == []
+    with closing(sqlite3.connect(tmp_path / FILE)) as migrated:
+        assert migrated.execute("PRAGMA user_version").fetchone() == (6,), "older releases refuse it"
 
 
 def _differences(state: State) -> list[Any]:
     with state._database.read() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
-        return [one[0] if isinstance(one, list) else one for one in compare_metadata(context, METADATA)]
+        changes = compare_metadata(context, METADATA)
+        return [change[0] if isinstance(change, list) else change for change in changes]
 
 
-def test_a_server_that_is_given_postgresql_takes_along_what_it_had(tmp_path: Path, postgres_url: str) -> None:
-    """And one that shares the database has its own: adapters name files of a data directory."""
+def test_a_server_that_switches_to_postgresql_keeps_its_state(tmp_path: Path, postgres_url: str) -> None:
+    """Another server on the same database has a state of its own, as adapters refer to files of a data directory."""
     load = LoadKey("m", 1, "0.32.0", "NVIDIA H200")
     with State(tmp_path / "a") as old:
         old.adapters.register(KEY, new(1, Probe("p", "e")), "prod", shared=True)
@@ -143,12 +144,12 @@ def test_a_server_that_is_given_postgresql_takes_along_what_it_had(tmp_path: Pat
     with State(tmp_path / "a", url=postgres_url, read_only=True) as look:
         assert look.adapters.get(KEY).current.number == 3
     with State(tmp_path / "a", url=postgres_url) as again:
-        assert again.adapters.rollback(KEY).current.number == 2, "it is not taken along twice"
+        assert again.adapters.rollback(KEY).current.number == 2, "the state is not copied twice"
     with State(tmp_path / "a") as file:
-        assert file.adapters.all() == before, "the file is left as it was"
+        assert file.adapters.all() == before, "the file is unchanged"
 
 
-def test_a_user_that_may_make_no_schema_is_reported(tmp_path: Path, postgres_url: str) -> None:
+def test_a_user_that_may_not_create_a_schema_is_reported(tmp_path: Path, postgres_url: str) -> None:
     server = Database(url_of(postgres_url))
     with server.write() as connection:
         connection.execute(sa.text("CREATE ROLE poor LOGIN"))
@@ -158,7 +159,7 @@ def test_a_user_that_may_make_no_schema_is_reported(tmp_path: Path, postgres_url
     assert refused.value.code == "no_schema"
 
 
-def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_newer_file_is_refused_and_unchanged(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         path = state.path
     connection = sqlite3.connect(path)
@@ -172,7 +173,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_threads_share_one_state(state: State) -> None:
-    """Two clients that register one name at once: two versions, none lost, numbers without gaps."""
+    """Concurrent registrations of one name get numbers without gaps, and none is lost."""
 
     def work(worker: int) -> None:
         for turn in range(50):
@@ -210,7 +211,7 @@ for number in range(1, 1_000_000):
 
 @pytest.mark.parametrize("after", [1, 23, 60])
 def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path, after: int) -> None:
-    """A writer dies in the middle of its work: all it had reported is there, and nothing is there by half."""
+    """After the kill of a writer, everything that it had reported is stored, and nothing is half-written."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     reported = 0
@@ -238,7 +239,7 @@ def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path, after: int) -> N
 def test_a_full_disk_is_reported_and_changes_nothing(in_file: State) -> None:
     state = in_file
     state.adapters.register(KEY, new(1))
-    engine = state._database.engine  # all of it is done on its one connection
+    engine = state._database.engine  # its only connection
 
     def bound(pages: int | None) -> None:
         with closing(engine.raw_connection()) as connection:
@@ -261,9 +262,7 @@ def test_a_full_disk_is_reported_and_changes_nothing(in_file: State) -> None:
     assert state.adapters.register(KEY, new(500)).version.number == len(stored) + 2
 
 
-def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
-    in_file: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_are_synced_if_the_database_file_cannot_grow(in_file: State, monkeypatch: pytest.MonkeyPatch) -> None:
     in_file.adapters.register(KEY, new(1))
     synced: list[int] = []
     monkeypatch.setattr("registry.storage.database.os.fsync", synced.append)
@@ -285,8 +284,8 @@ def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
     assert len(synced) == 1
 
 
-def test_what_was_committed_while_somebody_reads_is_synced(in_file: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint stops at what the reader sees, and syncs nothing then."""
+def test_commits_during_a_read_are_synced(in_file: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint stops at the reader's snapshot, and then syncs nothing."""
     in_file.adapters.register(KEY, new(1))
     synced: list[str] = []
     monkeypatch.setattr(

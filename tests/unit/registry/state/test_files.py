@@ -1,4 +1,4 @@
-"""What root makes in the folder of another user is that user's: commands are run beside a server."""
+"""Files that root creates in another user's folder belong to that user, as when a command runs beside a server."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from registry.storage.files import give_all, make_private, make_private_file
 from tenants.keys import secret
 from tenants.storage.opening import open_tables
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files for others")
 OTHER = 65534
 
 
@@ -23,10 +23,10 @@ def others(tmp_path: Path) -> Path:
 
 
 def owners(folder: Path) -> set[tuple[int, int]]:
-    return {(found.st_uid, found.st_gid) for path in folder.rglob("*") for found in (path.lstat(),)}
+    return {(status.st_uid, status.st_gid) for path in folder.rglob("*") for status in (path.lstat(),)}
 
 
-def test_tables_and_pepper_in_new_folders(others: Path) -> None:
+def test_tables_and_pepper_in_new_folders_belong_to_the_folders_user(others: Path) -> None:
     data = others / "new" / "data"
     database = open_tables(data)
     secret.load_pepper(data)
@@ -36,8 +36,8 @@ def test_tables_and_pepper_in_new_folders(others: Path) -> None:
     database.close()
 
 
-def test_what_is_there_already_keeps_its_owner(others: Path, tmp_path: Path) -> None:
-    """Else whoever owns the folder could have a file of root's given to them."""
+def test_existing_files_keep_their_owner(others: Path, tmp_path: Path) -> None:
+    """Otherwise the folder's owner could get a file of root through a link."""
     secret, folder = tmp_path / "secret", tmp_path / "folder"
     secret.touch()
     folder.mkdir()
@@ -50,7 +50,7 @@ def test_what_is_there_already_keeps_its_owner(others: Path, tmp_path: Path) -> 
     assert {path.stat().st_uid for path in (secret, folder, folder / "inner")} == {0}
 
 
-def test_where_root_may_not_give_it_stays_roots(others: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_stay_roots_if_root_may_not_change_owners(others: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -62,7 +62,7 @@ def test_where_root_may_not_give_it_stays_roots(others: Path, monkeypatch: pytes
     assert owners(others) == {(0, 0)}
 
 
-def test_a_copied_tree(others: Path) -> None:
+def test_a_copied_tree_belongs_to_the_folders_user(others: Path) -> None:
     (others / "store" / "one").mkdir(parents=True)
     (others / "store" / "one" / "adapter").touch()
     give_all(others)

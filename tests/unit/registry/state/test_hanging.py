@@ -1,4 +1,4 @@
-"""A PostgreSQL that hangs: nobody waits for it without end, and who only reads the state does not wait at all."""
+"""A PostgreSQL that hangs: calls have a bounded wait, and reads of the state do not wait at all."""
 
 import os
 import signal
@@ -18,36 +18,38 @@ from tests.eventually import PATIENCE, eventually
 from tests.unit.registry.makers import digest
 
 BACKEND = sa.text("SELECT pg_backend_pid()")
-"""The process behind a connection. Where it stands still, the machine's kernel answers for it."""
+"""Selects the process of a connection. If it is stopped, the kernel still acknowledges data."""
 
 
 @contextmanager
-def opened(url: str) -> Iterator[Database]:
+def open_database(url: str) -> Iterator[Database]:
     with closing(Database(url_of(url))) as database:
         database.set_timeouts()
         yield database
 
 
-def test_postgresql_frees_the_locks_of_a_server_that_is_cut_off_before_others_give_up(postgres_url: str) -> None:
+def test_locks_of_a_disconnected_server_are_freed_before_others_time_out(postgres_url: str) -> None:
     words = postgres.options(url_of(postgres_url), None)["options"].split()
     settings = dict(word.removeprefix("-c").split("=") for word in words)
     assert float(settings["tcp_user_timeout"].removesuffix("s")) < float(settings["lock_timeout"].removesuffix("s"))
     assert int(settings["tcp_keepalives_count"]) * float(settings["tcp_keepalives_interval"].removesuffix("s")) <= 10
-    with opened(postgres_url) as database, database.read() as connection:
-        assert connection.execute(sa.text("SHOW tcp_keepalives_idle")).scalar_one() == "0", "it has no TCP"
+    with open_database(postgres_url) as database, database.read() as connection:
+        assert connection.execute(sa.text("SHOW tcp_keepalives_idle")).scalar_one() == "0", (
+            "the connection does not use TCP"
+        )
 
 
 @pytest.mark.parametrize("way", ["write", "commit", "read"])
-def test_one_whose_process_stands_still_is_given_up(
+def test_a_connection_to_a_stopped_process_is_given_up(
     way: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(postgres_url) as database:
+    with open_database(postgres_url) as database:
         with database.write() as asking:
             pid: int = asking.execute(BACKEND).scalar_one()
         try:
             with pytest.raises(Unavailable) as error:  # noqa: PT012, SIM117 - also at the end of the transaction
                 with (database.read if way == "read" else database.write)() as asking:
-                    assert asking.execute(BACKEND).scalar_one() == pid, "it is used again"
+                    assert asking.execute(BACKEND).scalar_one() == pid, "the connection is reused"
                     os.kill(pid, signal.SIGSTOP)
                     monkeypatch.setattr(postgres, "WRITE_SECONDS", 0.2)
                     monkeypatch.setattr(postgres, "READ_SECONDS", 0.2)
@@ -61,7 +63,7 @@ def test_one_whose_process_stands_still_is_given_up(
             os.kill(pid, signal.SIGCONT)
 
 
-def test_another_sessions_lock_is_not_waited_for_without_end(
+def test_the_wait_for_another_sessions_lock_is_bounded(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_SECONDS", 1)
@@ -69,12 +71,12 @@ def test_another_sessions_lock_is_not_waited_for_without_end(
     with State(tmp_path, url=postgres_url) as state:
         state.adapters.register(key, new)
         schema = f"roundhouse_{(tmp_path / 'server-id').read_text().strip()}"
-        with opened(postgres_url) as other, other.write() as holding:
+        with open_database(postgres_url) as other, other.write() as holding:
             holding.execute(sa.text(f'LOCK TABLE "{schema}".adapters'))
             with pytest.raises(Unavailable) as error:
                 state.adapters.pin(key)
             assert error.value.retry_after
-            assert not state.adapters.get(key).pinned, "who reads does not wait for the lock"
+            assert not state.adapters.get(key).pinned, "reads do not wait for the lock"
             assert state.adapters.ever() == {key}
             assert state.routers.all() == ()
             assert (state.models.pins(), state.models.aliases()) == ({}, {})
@@ -82,23 +84,23 @@ def test_another_sessions_lock_is_not_waited_for_without_end(
         assert state.adapters.get(key).pinned
 
 
-def test_what_a_stopped_server_locked_is_free_again(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that stands still in a transaction: its locks would hold up all others."""
+def test_locks_of_a_stopped_server_are_freed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server stopped in a transaction would block all others with its locks."""
     lock = sa.select(sa.func.pg_advisory_xact_lock(5))
-    with opened(postgres_url) as other:
+    with open_database(postgres_url) as other:
         monkeypatch.setattr(postgres, "IDLE_SECONDS", 1)
-        with opened(postgres_url) as stopped:
+        with open_database(postgres_url) as stopped:
             with pytest.raises(Unavailable), stopped.write() as holding:  # noqa: PT012
                 holding.execute(lock)
                 with other.write() as asking:
                     asking.execute(lock)
                 holding.execute(sa.select(1))
 
-            def goes_on() -> bool:
+            def works_again() -> bool:
                 try:
                     with stopped.write() as holding:
                         return bool(holding.execute(sa.select(1)).scalar_one() == 1)
-                except Unavailable:  # a busy machine may again let a second pass
+                except Unavailable:  # a busy machine may exceed the second again
                     return False
 
-            assert eventually(goes_on)
+            assert eventually(works_again)

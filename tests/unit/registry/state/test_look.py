@@ -1,4 +1,4 @@
-"""A look at the state beside the server that writes it, or without one."""
+"""Reading the state while a server writes it, or without a server."""
 
 import sqlite3
 from contextlib import closing
@@ -11,7 +11,7 @@ from registry.state.database import State
 from tests.unit.registry.makers import KEY, new
 
 
-def test_it_sees_what_is_committed_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_read_only_state_sees_commits_and_writes_nothing(tmp_path: Path) -> None:
     with State(tmp_path) as server:
         server.adapters.register(KEY, new(1))
         with State(tmp_path, read_only=True) as look:
@@ -23,7 +23,7 @@ def test_it_sees_what_is_committed_and_writes_nothing(tmp_path: Path) -> None:
         assert look.adapters.get(KEY).current.number == 2
 
 
-def test_what_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_state_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="No server has used"):
         State(tmp_path / "none", read_only=True)
     assert not (tmp_path / "none").exists()

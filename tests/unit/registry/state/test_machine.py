@@ -1,4 +1,4 @@
-"""Versions, aliases and rollback against a model of plain lists, in any order of calls, with restarts in between."""
+"""Versions, aliases and rollback compared with a model of plain lists, in any order of calls and restarts."""
 
 import shutil
 import tempfile
@@ -24,10 +24,10 @@ NUMBERS = st.integers(1, 8)
 
 @dataclass
 class Plain:
-    """What an adapter should be."""
+    """The expected state of an adapter."""
 
     versions: dict[int, int] = field(default_factory=dict)
-    """Number to content."""
+    """The content of each version by number."""
     stack: list[int] = field(default_factory=list)
     aliases: dict[str, int] = field(default_factory=dict)
     pinned: bool = False

@@ -1,4 +1,4 @@
-"""Tables that a newer version wrote: used where it only added to them, else refused."""
+"""Tables of a newer version are used if it only added to them, and otherwise refused."""
 
 import shutil
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def database(url: str | None, tmp_path: Path) -> Iterator[Database]:
 
 
 def later(folder: Path, *steps: tuple[str, str, str | None]) -> Path:
-    """The migrations of a later version. steps: revision, the one before, and its `least`."""
+    """Return the migrations of a later version. Each step has a revision, the one before it, and its `least`."""
     scripts = folder / "later"
     shutil.copytree(MIGRATIONS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     for name, before, least in steps:
@@ -49,12 +49,12 @@ def later(folder: Path, *steps: tuple[str, str, str | None]) -> Path:
     return scripts
 
 
-def test_what_was_only_added_to_is_used_and_stays_as_it_is(database: Database, url: str | None, tmp_path: Path) -> None:
+def test_tables_with_additions_are_used_and_kept(database: Database, url: str | None, tmp_path: Path) -> None:
     upgrade(database, later(tmp_path, (NEXT, OWN, OWN), (AFTER, NEXT, OWN)), VERSION_TABLE)
-    with State(tmp_path / "data", url=url) as state:  # the older version starts again
-        state.adapters.register(AdapterKey("base", "kept"), NewVersion(digest(1), 8, 100, "test"))
+    with State(tmp_path / "data", url=url) as state:  # the older version
+        state.adapters.register(AdapterKey("base", "tune"), NewVersion(digest(1), 8, 100, "test"))
     with State(tmp_path / "data", url=url, read_only=True) as state:
-        assert [one.key.name for one in state.adapters.all()] == ["kept"]
+        assert [adapter.key.name for adapter in state.adapters.all()] == ["tune"]
     assert revision(database, VERSION_TABLE) == AFTER
     with database.read() as connection:
         assert connection.execute(sa.text(f"SELECT colour_{AFTER} FROM adapters")).scalars().all() == ["none"]
@@ -65,7 +65,7 @@ def test_what_was_only_added_to_is_used_and_stays_as_it_is(database: Database, u
     [((NEXT, OWN, None),), ((NEXT, OWN, OWN), (AFTER, NEXT, None)), ((NEXT, OWN, None), (AFTER, NEXT, OWN))],
     ids=["changed", "added to, then changed", "changed, then added to"],
 )
-def test_what_was_changed_is_refused(tmp_path: Path, steps: tuple[tuple[str, str, str | None], ...]) -> None:
+def test_changed_tables_are_refused(tmp_path: Path, steps: tuple[tuple[str, str, str | None], ...]) -> None:
     with closing(open_state(tmp_path / "data")) as database:
         upgrade(database, later(tmp_path, *steps), VERSION_TABLE)
     for read_only in (False, True):

@@ -1,4 +1,4 @@
-"""Routers in the state: a kind of versioned names of their own, and data directories from before they were."""
+"""Routers in the state, and data directories from before they had names of their own."""
 
 import sqlite3
 from contextlib import closing
@@ -24,7 +24,7 @@ def register(state: State, *numbers: int) -> None:
         assert state.routers.register(AUTO, digest(number), 100 + number, "request")
 
 
-def test_versions_aliases_and_rollback(state: State) -> None:
+def test_routers_have_versions_aliases_and_rollback(state: State) -> None:
     register(state, 1, 2)
     assert not state.routers.register(AUTO, digest(2), 102, "request"), "the same content is no new version"
     assert SetAlias("prod", "v1").apply(state.routers, AUTO).aliases == {"prod": 1}
@@ -70,9 +70,9 @@ def test_an_older_data_directory_keeps_its_routers(tmp_path: Path) -> None:
         assert state.adapters.ever() == {adapter.key}
         assert state.routers.ever() == {AUTO, RouterKey("gone")}
         state.routers.register(RouterKey("gone"), digest(15), 1, "request")
-        assert state.routers.get(RouterKey("gone")).current.tag == "v2", "numbers go on"
+        assert state.routers.get(RouterKey("gone")).current.tag == "v2", "numbers continue"
         with state._database.read() as connection:
             digests = set(connection.execute(sa.select(DIGESTS.c.digest)).scalars())
-        assert digests == {digest(1), digest(14)}, "14 belonged to a router that was removed: it is garbage"
+        assert digests == {digest(1), digest(14)}, "14 is garbage, as it belonged to a removed router"
     with State(tmp_path, read_only=True) as state:
         assert len(state.routers.all()) == 2

@@ -1,11 +1,11 @@
-"""Whose rows are whose: an id that stays, and that no crash leaves empty."""
+"""The id that marks a server's rows is permanent, and never empty after a crash."""
 
 from pathlib import Path
 
 from registry.storage.files import FILE, server_id
 
 
-def test_it_stays(tmp_path: Path) -> None:
+def test_the_id_is_permanent_and_private(tmp_path: Path) -> None:
     first = server_id(tmp_path)
     assert len(first) == 32
     assert server_id(tmp_path) == first
@@ -13,7 +13,7 @@ def test_it_stays(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_an_empty_one_is_made_anew(tmp_path: Path) -> None:
-    """Two servers without one would have the same rows."""
+def test_an_empty_id_is_replaced(tmp_path: Path) -> None:
+    """Two servers without an id would share their rows."""
     (tmp_path / FILE).touch()
     assert len(server_id(tmp_path)) == 32
