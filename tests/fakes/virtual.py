@@ -41,6 +41,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
+async def _no_ping(*_: object) -> None:
+    """Replace pings, which virtual links cannot answer."""
+
+
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run the work on a new virtual loop."""
     loop = VirtualLoop()
@@ -176,6 +180,7 @@ class VirtualWorld:
         memories = {budget.device: HostMemory() for budget in budgets}
         table = Table(entries, self, budgets, self, memories, self.host_budget)  # type: ignore[arg-type]
         self.manager = ResidencyManager(table, self.patience)
+        self.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
 
     def make_queue(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue:
         id_ = recipe.id if number == 1 else f"{recipe.id}#{number}"

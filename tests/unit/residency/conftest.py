@@ -1,4 +1,4 @@
-"""The world of most tests of residency."""
+"""The world that most tests of residency use."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

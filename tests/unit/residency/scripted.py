@@ -64,7 +64,7 @@ def recipe(name: str, **residency: object) -> Recipe:
 
 
 class World:
-    """A manager of models `names` of 100 bytes each, with a budget for two."""
+    """A manager of the models in `names`, of 100 bytes each, with a budget for two."""
 
     def __init__(
         self, folder: Path, names: str = "abc", budget: int = 250, host_budget: int = NO_LIMIT, parts: int = 1
@@ -109,6 +109,6 @@ class World:
 
 @asynccontextmanager
 async def in_use(world: World, name: str) -> AsyncIterator[None]:
-    """Let a request run on the model meanwhile."""
+    """Keep a request running on the model inside the block."""
     async with await world.queues[name].acquire(None):
         yield

@@ -1,4 +1,4 @@
-"""Worlds of scripted engines that can sleep, and short functions for them."""
+"""Worlds of scripted engines that can sleep, and helpers for them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ def can_sleep() -> FakeEngine:
 
 @asynccontextmanager
 async def world_of_sleepers(folder: Path) -> AsyncIterator[World]:
-    """Yield a world of models of 100 bytes: the device has room for one, the host for two that sleep."""
+    """Yield a world of models of 100 bytes, with room for one on the device and for two sleeping on the host."""
     world = World(folder, "abc", budget=115, host_budget=180)
     world.pool.make = can_sleep
     yield world

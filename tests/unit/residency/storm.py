@@ -1,4 +1,4 @@
-"""A world on a virtual clock in which slots die, loads fail and engines fail to sleep or wake, and checks of it."""
+"""A checked world on a virtual clock in which slots die, loads fail and engines fail to sleep or wake."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ from tests.fakes.virtual import VirtualCall, VirtualLink, VirtualWorld
 S = ModelState
 FAILED = EngineFailed("it died", code="engine_died")
 AWAKE = 20
-"""Bytes of host memory that a model needs while it is awake after its load."""
+"""The bytes of host memory that an awake model needs."""
 BACK = 2.0
-"""Seconds until an empty slot replaces one that ended."""
+"""The seconds until an empty slot replaces one that ended."""
 DRAIN, LEAVES = 5.0, 0.3
-"""Seconds after which a drain ends requests, and the seconds that such a request needs to leave."""
+"""The seconds after which a drain ends requests, and the seconds that such a request takes to end."""
 MOST_DRAINING = 2 * DRAIN + 1.0
-"""Longest drain: a model that has drained may have to wait for host memory until another one has drained."""
+"""The longest drain. A drained model may have to wait for host memory until another one has drained."""
 
 
 class MortalLink(VirtualLink):
@@ -46,7 +46,7 @@ class MortalLink(VirtualLink):
         return not self.ending.done()
 
     async def work(self, seconds: float, *ended_by: asyncio.Future[Any]) -> None:
-        """Do the slot's work until it is done or one of the futures ends it. Raises when the slot dies."""
+        """Work for `seconds` or until one of the futures ends it. Raises an error if the slot dies."""
         await asyncio.wait({self.ending, *ended_by}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self.ending.done():
             raise FAILED
@@ -63,10 +63,10 @@ class MortalLink(VirtualLink):
     async def command(self, make: Any, timeout: float) -> MemoryFootprint:
         frame = make(0)
         falls = isinstance(frame, frames.Sleep)
-        assert self.alive is False or self.sleeps is not falls, "a sleeping engine was told to sleep, or the reverse"
+        assert self.alive is False or self.sleeps is not falls, "an engine got the command for its present state"
         assert not self.entry.queue.running or not falls, "requests run on an engine that falls asleep"
         failed, name = self.storm.sleepless, self.entry.id
-        assert not falls or failed[name] < MOST_FAILED_SLEEPS, "a sleep is tried again after those that failed"
+        assert not falls or failed[name] < MOST_FAILED_SLEEPS, "a sleep is repeated after too many failures"
         self.changing = True
         try:
             await self.work(self.world.wake_seconds)
@@ -119,15 +119,15 @@ class MortalCall(VirtualCall):
 class Storm(VirtualWorld):
     insomniacs: set[str] = field(default_factory=set)
     sleepless: Counter[str] = field(default_factory=Counter)
-    """How often models failed to sleep. A failed wake counts as all attempts."""
+    """Counts the failed sleeps of models. A failed wake counts as all attempts."""
     spoiled: dict[str, str] = field(default_factory=dict)
     """Models whose next load fails, with the error's code."""
     lacking: int = 0
-    """Number of the next loads that get no slot."""
+    """The number of next loads that get no slot."""
     draining: dict[str, float] = field(default_factory=dict)
-    """Models that drain, with the times of their start."""
+    """Draining models, with the times at which their drains began."""
     faults: list[str] = field(default_factory=list)
-    """What the manager would only log, and models that it preferred to an older request."""
+    """Errors that the manager only logs, and loads that overtook an older request."""
     links: list[MortalLink] = field(default_factory=list)
     answered: int = 0
     refused: list[str] = field(default_factory=list)
@@ -141,7 +141,7 @@ class Storm(VirtualWorld):
                 waits = other.state in NOT_RESIDENT and other is not entry and other.requested_since is not None
                 waits = waits and not other.has_others
                 if waits and (other.requested_since or 0.0) < (entry.requested_since or 0.0):
-                    self.faults.append(f"{entry.id} comes before {other.id}, which was wanted first")
+                    self.faults.append(f"{entry.id} overtakes {other.id}, which was requested earlier")
             start(entry, plan)
 
         self.manager.loader.start = in_order  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ class Storm(VirtualWorld):
         return self.links[-1]  # type: ignore[return-value]
 
     def retried(self, entry: ModelEntry, reason: str) -> None:
-        """Note a retried load: a slot that dies while it loads may have died from lack of memory."""
+        """Accept a retried load, since a slot that died during a load may have run out of memory."""
 
     async def ask(self, model: str, seconds: float) -> None:
         try:
@@ -181,13 +181,13 @@ class Storm(VirtualWorld):
                     await asyncio.sleep(LEAVES)
                     raise lease.ticket.aborted.result()
                 if not link.alive:
-                    assert not link.ended, "a request lost its engine to another model, and nobody told it"
+                    assert not link.ended, "a request lost its engine to another model without an error"
                     raise FAILED
                 self.answered += 1
         except RoundhouseError as error:
             self.refused.append(error.code)
 
-    async def by_hand(self, model: str, load: bool) -> None:
+    async def load_or_unload(self, model: str, load: bool) -> None:
         entry = self.manager.entries[model]
         with suppress(RoundhouseError):
             await (self.manager.load(entry) if load else self.manager.unload(entry))
@@ -202,7 +202,7 @@ class Storm(VirtualWorld):
         )
 
     def check(self) -> None:
-        """Check what must hold at any time."""
+        """Check the invariants."""
         manager = self.manager
         assert not self.faults, self.faults
         for budget in manager.table.budgets:
@@ -222,25 +222,25 @@ class Storm(VirtualWorld):
             if entry.state in (S.READY, S.ASLEEP):
                 link: Any = entry.link
                 assert link is not None
-                assert link.alive, "a death that nobody noticed"
+                assert link.alive, "a death was not noticed"
                 assert link.sleeps is (entry.state is S.ASLEEP)
             if entry.state is S.DRAINING:
                 since = self.draining.setdefault(entry.id, self.clock())
-                assert self.clock() - since <= MOST_DRAINING, f"{entry.id} does not get drained"
+                assert self.clock() - since <= MOST_DRAINING, f"{entry.id} is still draining"
             else:
                 self.draining.pop(entry.id, None)
-            serves = any(one.state in (S.READY, S.LOADING, S.DRAINING, S.UNLOADING) for one in entry.replicas)
+            serves = any(replica.state in (S.READY, S.LOADING, S.DRAINING, S.UNLOADING) for replica in entry.replicas)
             if entry.state in (S.ABSENT, S.ASLEEP) and entry.queue.oldest is not None and not serves:
-                assert entry.requested_since is not None, f"{entry.id} is waited for, and nobody brings it"
-                assert entry.requested_since <= entry.queue.oldest, f"{entry.id} lost its place in the line"
+                assert entry.requested_since is not None, f"{entry.id} has waiting requests, but is not requested"
+                assert entry.requested_since <= entry.queue.oldest, f"{entry.id} lost its place in the queue of loads"
             policy = entry.queue.policy
             if entry.state is S.READY and policy.waiting_for_model:
-                assert policy.is_full, f"{entry.id} could run what waits"
+                assert policy.is_full, f"{entry.id} could run waiting requests"
             if entry.state not in HOLDS_MEMORY:
                 assert (entry.link, entry.bytes, entry.host_bytes, entry.claim) == (None, 0, 0, 0), entry.id
 
     def check_rest(self) -> None:
-        """Check what must hold when nothing happens any more."""
+        """Check the invariants of a world at rest."""
         self.check()
         for entry in self.manager.table.entries.values():
             assert entry.state in (S.READY, S.ASLEEP, S.ABSENT, S.FAILED), (entry.id, entry.state)
@@ -248,12 +248,12 @@ class Storm(VirtualWorld):
             assert entry.link is None or entry.link.alive  # type: ignore[attr-defined]
         residents = sum(entry.link is not None for entry in self.manager.table.entries.values())
         assert self.free + residents == self.slots, "a slot was lost"
-        assert sum(link.alive for link in self.links) == residents, "a process that nobody knows"
+        assert sum(link.alive for link in self.links) == residents, "a process without an entry"
         assert not self.manager.table.claims
 
 
 class Unmapped(logging.Handler):
-    """Collects unexpected errors, as the manager only logs them, even failed assertions of a link above."""
+    """Collects unexpected errors, which the manager only logs, including failed assertions of the links above."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Models whose recipe changes, that come and that leave for ever: nobody who runs or waits loses anything by it."""
+"""Changing a model's recipe, adding and removing models, without losing running or waiting requests."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ def newer(name: str, version: int = 2, requests: int = 1) -> Recipe:
 
 
 def exchange(world: World, name: str, version: int = 2) -> list[str]:
-    """The names of models whose new recipe counts, as that happens."""
+    """Start an exchange, and return a list that gets the model's name once the new recipe is active."""
     counted: list[str] = []
     entry = world.manager.get(name)
 
@@ -39,13 +39,13 @@ async def settled(world: World, name: str, state: ModelState) -> None:
         await world.manager.table.change()
 
 
-async def test_an_absent_model_has_it_at_once(world: World) -> None:
+async def test_an_absent_model_gets_its_new_recipe_at_once(world: World) -> None:
     assert exchange(world, "a") == ["a"]
     entry = world.manager.get("a")
     assert (entry.recipe.version, entry.path, world.queues["a"].recipe.version) == (2, Path("new"), 2)
 
 
-async def test_one_that_is_unused_leaves_and_comes_back_with_it(world: World) -> None:
+async def test_an_unused_model_is_unloaded_and_loaded_with_its_new_recipe(world: World) -> None:
     await world.ask("a")
     assert exchange(world, "a") == ["a"]
     assert await world.ask("a")
@@ -53,14 +53,14 @@ async def test_one_that_is_unused_leaves_and_comes_back_with_it(world: World) ->
     assert world.queues["a"].policy.max_requests == 1
 
 
-async def test_one_whose_price_alone_changes_goes_on_with_its_engine(world: World) -> None:
+async def test_a_change_of_only_the_price_keeps_the_engine(world: World) -> None:
     price = Prices(input=2.5)
     dearer = recipe("a").model_copy(update={"version": 2, "price": price, "aliases": ("other",)})
     counted: list[str] = []
     async with in_use(world, "a"):
         entry = world.manager.get("a")
         path = entry.path
-        exchange(world, "a", 3)  # waits, and is taken back
+        exchange(world, "a", 3)  # waits, and is replaced below
         given = RecipeExchange(dearer, lambda _: counted.append("filled"), lambda: counted.append("a"))
         world.manager.exchanger.start(entry, given)
         assert (counted, entry.recipe.price, entry.path) == (["a"], price, path)
@@ -70,7 +70,7 @@ async def test_one_whose_price_alone_changes_goes_on_with_its_engine(world: Worl
     assert world.witness.events == ["loaded a"]
 
 
-async def test_one_in_use_keeps_its_recipe_until_it_is_free(world: World) -> None:
+async def test_a_model_in_use_keeps_its_recipe_until_it_is_unused(world: World) -> None:
     async with in_use(world, "a"):
         counted = exchange(world, "a")
         assert (counted, world.manager.get("a").recipe.version) == ([], 1)
@@ -82,7 +82,7 @@ async def test_one_in_use_keeps_its_recipe_until_it_is_free(world: World) -> Non
     await settled(world, "a", S.ABSENT)
 
 
-async def test_a_further_change_takes_the_place_of_one_that_waits(world: World) -> None:
+async def test_a_further_change_replaces_a_waiting_one(world: World) -> None:
     async with in_use(world, "a"):
         first = exchange(world, "a", 2)
         last = exchange(world, "a", 3)
@@ -92,7 +92,7 @@ async def test_a_further_change_takes_the_place_of_one_that_waits(world: World) 
     assert world.manager.get("a").recipe.version == 3
 
 
-async def test_one_that_is_always_in_use_drains_after_a_while_and_loses_no_request(world: World) -> None:
+async def test_a_model_always_in_use_drains_after_a_while_without_losing_requests(world: World) -> None:
     world.manager.exchanger = RecipeExchanger(world.manager.table, world.manager.drainer, patience=0.0)
     async with in_use(world, "a"):
         counted = exchange(world, "a")
@@ -102,11 +102,11 @@ async def test_one_that_is_always_in_use_drains_after_a_while_and_loses_no_reque
         waits = asyncio.create_task(world.ask("a"))
         await asyncio.sleep(0)
         assert not waits.done()
-    assert await waits, "answered by the new one"
+    assert await waits, "answered with the new recipe"
     assert world.witness.events.count("loaded a") == 2
 
 
-async def test_a_model_that_comes_is_served(world: World, tmp_path: Path) -> None:
+async def test_an_added_model_is_served(world: World, tmp_path: Path) -> None:
     queue = ModelQueue(
         recipe("d"), WaitingBound(10), lambda: world.manager.request_load(world.manager.get("d")),
         lambda: world.manager.released(world.manager.get("d")),
@@ -119,10 +119,10 @@ async def test_a_model_that_comes_is_served(world: World, tmp_path: Path) -> Non
     assert await world.ask("d")
 
 
-async def test_one_that_leaves_finishes_what_runs_and_refuses_what_waits(world: World) -> None:
+async def test_a_removed_model_finishes_running_requests_and_refuses_waiting_ones(world: World) -> None:
     entry = world.manager.get("a")
     gone = NotFound("Model 'a' was removed.")
-    async with in_use(world, "a"), in_use(world, "a"):  # all that it takes at once
+    async with in_use(world, "a"), in_use(world, "a"):  # as many as may run at once
         waits = asyncio.create_task(world.ask("a"))
         while not entry.queue.waiting:
             await asyncio.sleep(0)
@@ -136,8 +136,8 @@ async def test_one_that_leaves_finishes_what_runs_and_refuses_what_waits(world: 
     assert await world.ask("b")
 
 
-async def test_one_that_leaves_before_its_change_counts_does_not_get_it(world: World) -> None:
-    """Its name would be served again, for a model that there is no more."""
+async def test_a_model_removed_before_its_change_does_not_get_it(world: World) -> None:
+    """Otherwise the name of a removed model would be served again."""
     async with in_use(world, "a"):
         counted = exchange(world, "a")
         leaves = asyncio.create_task(world.manager.remove(world.manager.get("a"), NotFound("Model 'a' was removed.")))
@@ -148,8 +148,8 @@ async def test_one_that_leaves_before_its_change_counts_does_not_get_it(world: W
     assert (counted, world.manager.exchanger.waiting("a")) == ([], None)
 
 
-async def test_one_that_stands_in_the_line_leaves_at_once_and_does_not_come_first(world: World) -> None:
-    """There is room for two, and both are busy."""
+async def test_a_model_removed_while_it_waits_for_room_is_not_loaded(world: World) -> None:
+    """There is room for two models, and both are busy."""
     entry = world.manager.get("c")
     world.manager.patience = 1000.0
     async with in_use(world, "a"), in_use(world, "b"):
@@ -165,8 +165,8 @@ async def test_one_that_stands_in_the_line_leaves_at_once_and_does_not_come_firs
     assert "c" not in world.manager.entries
 
 
-async def test_one_that_died_leaves_during_its_back_off(world: World) -> None:
-    """Its engine ends a second time at once; who asked before the end waits for its return."""
+async def test_a_failed_model_can_be_removed_during_its_back_off(world: World) -> None:
+    """Requests from before the death wait for the model's return."""
     entry = world.manager.get("a")
     async with in_use(world, "a"), in_use(world, "a"):
         waits = asyncio.create_task(world.ask("a"))
@@ -182,7 +182,7 @@ async def test_one_that_died_leaves_during_its_back_off(world: World) -> None:
     assert "a" not in world.manager.entries
 
 
-async def test_a_fetch_that_is_cancelled_is_reported_and_tried_again(world: World) -> None:
+async def test_a_cancelled_fetch_is_reported_and_can_be_repeated(world: World) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def fetch(entry: ModelEntry, reported: object) -> None:
@@ -196,7 +196,7 @@ async def test_a_fetch_that_is_cancelled_is_reported_and_tried_again(world: Worl
     bringing = asyncio.create_task(world.manager.fetch(entry))
     await begun.wait()
     assert world.state("a") is S.LOADING
-    assert world.manager.plan(entry).verdict == "resident", "it can be asked what a load would do meanwhile"
+    assert world.manager.plan(entry).verdict == "resident", "a plan can be made during the fetch"
     assert world.manager.fetcher.cancel(entry)
     with pytest.raises(RoundhouseError) as refused:
         await bringing

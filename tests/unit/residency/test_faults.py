@@ -1,4 +1,4 @@
-"""Loads that fail, engines that die or hang, bytes that were not planned for: with scripted engines."""
+"""Failing loads, dying and hanging engines, and unplanned memory, with scripted engines."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use
 
 
-async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None:
+async def test_a_failed_load_fails_all_waiting_requests_and_backs_off(world: World) -> None:
     world.pool.make = lambda: FakeEngine(load_error=EngineFailed("no weights"))
     answers = await asyncio.gather(world.ask("a"), world.ask("a"), return_exceptions=True)
     assert all(isinstance(a, Unavailable) and "no weights" in a.message for a in answers)
@@ -23,18 +23,18 @@ async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None
     assert world.queues["a"].waiting == 0
     assert (world.pool.links[0].ended, world.pool.free) == (1, 3), "its process is gone"
     world.pool.make = FakeEngine
-    await world.manager.load(world.manager.entries["a"])  # by hand: no back-off
+    await world.manager.load(world.manager.entries["a"])  # an explicit load ignores the back-off
     assert await world.ask("a")
 
 
 @pytest.mark.parametrize(("used", "awaited"), [([1000, 1090], 90), ([1000, 1600], 100), ([1000, 900], 0)])
-async def test_what_a_failed_load_had_taken_is_seen_to_be_back(world: World, used: list[int], awaited: int) -> None:
-    """The device has 100 bytes; what others take at the same time is not its own."""
+async def test_the_memory_of_a_failed_load_is_awaited(world: World, used: list[int], awaited: int) -> None:
+    """The load needs 100 bytes, and memory that others take meanwhile is not its own."""
     requested, seen = asyncio.Event(), asyncio.Event()
-    display_name = iter(used)
+    figures = iter(used)
 
     async def look() -> int:
-        return next(display_name)
+        return next(figures)
 
     async def back(used_bytes: int, before: int | None) -> None:
         assert (used_bytes, before, world.pool.links[0].ended) == (awaited, used[1], 1)
@@ -53,7 +53,7 @@ async def test_what_a_failed_load_had_taken_is_seen_to_be_back(world: World, use
     assert (world.state("a"), world.manager.table.used_bytes()) == (ModelState.FAILED, 0)
 
 
-async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world: World) -> None:
+async def test_a_load_out_of_memory_is_repeated_after_idle_models_are_evicted(world: World) -> None:
     await world.ask("a")
     made = iter([FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory")), FakeEngine()])
     world.pool.make = lambda: next(made)
@@ -72,7 +72,7 @@ async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world
         (UNKNOWN, True),
     ],
 )
-async def test_a_slot_that_dies_as_it_loads_costs_others_their_places_only_if_it_may_be_memory(
+async def test_a_death_during_a_load_evicts_others_only_if_memory_may_be_the_cause(
     world: World, cause: Cause, again: bool
 ) -> None:
     await world.ask("a")
@@ -101,7 +101,7 @@ async def test_a_slot_that_dies_as_it_loads_costs_others_their_places_only_if_it
         (UNKNOWN, "a load may have run out of memory"),
     ],
 )
-async def test_the_log_says_out_of_memory_only_where_that_is_known(
+async def test_the_log_says_out_of_memory_only_if_that_is_known(
     world: World, cause: Cause, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hangs = FakeEngine()
@@ -117,7 +117,7 @@ async def test_the_log_says_out_of_memory_only_where_that_is_known(
     assert [record.message for record in caplog.records if "memory" in record.message] == [says]
 
 
-async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) -> None:
+async def test_a_dead_engine_is_loaded_again_without_affecting_others(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     b = world.pool.engines[1]
@@ -133,7 +133,7 @@ async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) 
     assert world.witness.events.count("loaded a") == 2
 
 
-async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(world: World) -> None:
+async def test_a_dead_engine_has_its_cause_and_its_bytes_until_its_memory_is_free(world: World) -> None:
     memory_back = asyncio.Event()
 
     async def back(used_bytes: int, before: int | None) -> None:
@@ -155,7 +155,7 @@ async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(wo
 
 
 @pytest.mark.parametrize("how", ["unload", "death"])
-async def test_a_model_whose_processes_do_not_end_holds_its_bytes(world: World, how: str) -> None:
+async def test_a_model_keeps_its_bytes_until_its_processes_have_ended(world: World, how: str) -> None:
     ended = asyncio.Event()
     await world.ask("a")
     entry, link = world.manager.entries["a"], world.pool.links[0]
@@ -173,7 +173,7 @@ async def test_a_model_whose_processes_do_not_end_holds_its_bytes(world: World, 
         link.end = slowly  # type: ignore[method-assign]
         leaving = [asyncio.create_task(world.manager.unload(entry)) for _ in range(2)]
     await asyncio.sleep(0.01)
-    assert not any(one.done() for one in leaving)
+    assert not any(task.done() for task in leaving)
     assert (entry.state, entry.bytes) == (ModelState.UNLOADING, 100)
     ended.set()
     await asyncio.gather(*leaving)
@@ -202,11 +202,11 @@ async def test_a_load_that_no_request_waits_for_is_stopped(world: World, how: st
         with pytest.raises(Conflict):
             await loading
     assert world.pool.links[1].ended >= 1
-    assert world.state("a") is ModelState.READY, "a load that was stopped is no lack of memory"
+    assert world.state("a") is ModelState.READY, "a stopped load evicts nothing"
     assert "failed b" not in world.witness.events
 
 
-async def test_a_load_that_is_stopped_before_it_has_a_slot_takes_none(world: World) -> None:
+async def test_a_load_stopped_before_it_has_a_slot_takes_none(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     entry = world.manager.entries["c"]
@@ -237,8 +237,8 @@ async def test_a_load_that_a_request_waits_for_is_not_stopped(world: World) -> N
     assert world.witness.events == ["loaded a", "evicted a"]
 
 
-async def test_a_load_that_gets_no_second_slot_ends_nothing_in_its_first(world: World) -> None:
-    """Which is another's by then."""
+async def test_a_load_that_gets_no_second_slot_does_not_end_its_first_slot_again(world: World) -> None:
+    """The first slot may belong to another model by then."""
     await world.ask("a")
     take = world.pool.take
 
@@ -258,7 +258,7 @@ async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     world.pool.engines[0].ping_gate.clear()
-    world.pool.links[1].command = lambda *_: asyncio.sleep(0)  # type: ignore[method-assign]  # at once, however slow
+    world.pool.links[1].command = lambda *_: asyncio.sleep(0)  # type: ignore[method-assign]  # answers at once
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=0.05))
     while "died a engine_hung" not in world.witness.events:
         await asyncio.sleep(0.001)
@@ -273,14 +273,14 @@ async def test_a_load_that_hangs_is_ended_and_reported(world: World) -> None:
     asking = asyncio.create_task(world.ask("a"))
     while not world.pool.links or not world.pool.links[0].server._loading:
         await asyncio.sleep(0.001)
-    world.pool.links[0].server._loading = False  # the loop of the slot does not answer while the load goes on
+    world.pool.links[0].server._loading = False  # the slot's loop does not answer during the load
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=0.05))
     with pytest.raises(Unavailable, match="died while it loaded"):
         await asyncio.wait_for(asking, 200)
     watching.cancel()
 
 
-async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: World) -> None:
+async def test_an_unexpected_error_in_a_load_makes_it_fail(world: World) -> None:
     async def broken(engine: str) -> None:
         raise OSError("no such slot")
 
@@ -297,7 +297,7 @@ async def holds(world: World, name: str, used_bytes: int) -> None:
     await world.manager.watcher.holds(entry, entry.link, used_bytes)
 
 
-async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
+async def test_a_models_growth_counts_also_after_a_reload(world: World) -> None:
     await world.ask("a")
     entry = world.manager.entries["a"]
     await holds(world, "a", 90)
@@ -311,8 +311,8 @@ async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: Wor
     assert world.witness.events.count("grew a 140") == 1
 
 
-async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: World) -> None:
-    """Two of 100 bytes fit into 250; one of them turns out to hold 155 while it works."""
+async def test_a_model_is_evicted_if_growth_overdraws_the_budget(world: World) -> None:
+    """Two models of 100 bytes fit into 250, until one of them grows to 155."""
     await world.ask("a")
     await world.ask("b")
     await holds(world, "b", 155)
@@ -322,8 +322,8 @@ async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: Wor
     assert world.manager.table.used_bytes() == 155
 
 
-async def test_an_overdrawn_budget_is_brought_back_without_further_requests(world: World) -> None:
-    """Who was idle when it was seen had come a moment before."""
+async def test_an_overdrawn_budget_is_corrected_without_further_requests(world: World) -> None:
+    """When it was noticed, the idle model had been loaded too recently to be evicted."""
     least = {"residency": world.manager.entries["a"].recipe.residency.model_copy(update={"min_resident": 0.5})}
     for entry in world.manager.entries.values():
         entry.recipe = entry.recipe.model_copy(update=least)
@@ -337,8 +337,8 @@ async def test_an_overdrawn_budget_is_brought_back_without_further_requests(worl
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-async def test_a_load_whose_room_another_grows_into_goes_back_into_the_line(world: World, pinned: bool) -> None:
-    """`c` leaves for `b`; then `a`, which stays in use, holds 155 of 250 bytes."""
+async def test_a_load_whose_room_is_lost_to_growth_waits_again(world: World, pinned: bool) -> None:
+    """While `c` leaves for `b`, `a`, which is in use, grows to 155 of 250 bytes."""
     await world.ask("c")
     await world.ask("a")
     async with in_use(world, "a"):
@@ -361,8 +361,8 @@ async def test_a_load_whose_room_another_grows_into_goes_back_into_the_line(worl
     assert world.witness.events == ["loaded c", "loaded a", "grew a 155", "evicted c", "evicted a", "loaded b"]
 
 
-async def test_a_model_that_overdraws_its_allowance_is_restarted_and_its_neighbours_stay(world: World) -> None:
-    """100 bytes after the load and 60 to work with. What runs on it ends first."""
+async def test_a_model_that_exceeds_its_allowance_is_restarted_without_affecting_others(world: World) -> None:
+    """The allowance is 100 bytes after the load and 60 for its work. Running requests finish first."""
     await world.ask("a")
     await world.ask("b")
     entry = world.manager.entries["b"]
@@ -381,7 +381,7 @@ async def test_a_model_that_overdraws_its_allowance_is_restarted_and_its_neighbo
 
 
 @pytest.mark.long
-async def test_twice_the_allowance_is_no_time_for_a_drain(world: World) -> None:
+async def test_a_model_at_twice_its_allowance_is_ended_without_a_drain(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     entry = world.manager.entries["b"]
@@ -400,7 +400,7 @@ async def test_twice_the_allowance_is_no_time_for_a_drain(world: World) -> None:
     assert "died b memory_overdrawn" in world.witness.events
 
 
-async def test_a_model_that_overdraws_repeatedly_comes_back_only_on_request(world: World) -> None:
+async def test_a_model_that_exceeds_its_allowance_repeatedly_is_loaded_only_on_request(world: World) -> None:
     entry = world.manager.entries["b"]
     await world.ask("b")
     for life in range(2, 5):
@@ -414,7 +414,7 @@ async def test_a_model_that_overdraws_repeatedly_comes_back_only_on_request(worl
     assert await world.ask("b")
 
 
-async def test_a_slot_whose_load_fails_is_free_again_whatever_the_memory_says(world: World) -> None:
+async def test_a_failed_loads_slot_is_freed_even_if_memory_cannot_be_read(world: World) -> None:
     async def unknown() -> int:
         raise OSError("the driver went away")
 

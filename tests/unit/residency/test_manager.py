@@ -1,4 +1,4 @@
-"""The one writer of the model table, with scripted engines behind real sockets."""
+"""The manager of the model table, with scripted engines on real sockets."""
 
 import asyncio
 import time
@@ -42,15 +42,15 @@ async def test_a_waiter_that_leaves_does_not_cancel_the_load(world: World) -> No
     assert world.witness.events == ["loaded a"]
 
 
-async def test_the_least_recently_used_one_leaves(world: World) -> None:
+async def test_the_least_recently_used_model_is_evicted(world: World) -> None:
     for name in "abac":
         await world.ask(name)
     assert world.witness.events == ["loaded a", "loaded b", "evicted b", "loaded c"]
     assert world.state("b") is ModelState.ABSENT
 
 
-async def test_a_slot_is_added_before_a_model_leaves_for_one(tmp_path: Path) -> None:
-    """The load begins with it; others are requested meanwhile."""
+async def test_a_slot_is_added_before_a_model_is_evicted_for_one(tmp_path: Path) -> None:
+    """The load begins once the slot has been added."""
     world = World(tmp_path, "abc", budget=1000)
     world.pool.free = world.pool.size = 2
     await world.ask("a")
@@ -68,7 +68,7 @@ async def test_a_slot_is_added_before_a_model_leaves_for_one(tmp_path: Path) -> 
     await world.pool.close()
 
 
-async def test_a_slot_that_does_not_come_is_made_free(tmp_path: Path) -> None:
+async def test_a_model_is_evicted_if_no_slot_can_be_added(tmp_path: Path) -> None:
     world = World(tmp_path, "abc", budget=1000)
     world.pool.free = world.pool.size = 2
     for name in "ab":
@@ -85,8 +85,8 @@ async def test_a_slot_that_does_not_come_is_made_free(tmp_path: Path) -> None:
     await world.pool.close()
 
 
-async def test_one_whose_request_waits_for_its_adapter_is_not_idle(world: World) -> None:
-    """`a` was used longest ago, and nothing runs on it."""
+async def test_a_model_whose_request_waits_for_an_adapter_is_not_idle(world: World) -> None:
+    """`a` was used least recently, and nothing runs on it."""
 
     class Slow(FakeEngine):
         async def stage(self, adapter: AdapterRef) -> None:
@@ -116,8 +116,8 @@ async def test_one_whose_request_waits_for_its_adapter_is_not_idle(world: World)
     assert world.manager.watcher._is_idle(a)
 
 
-async def test_the_head_of_the_line_is_never_overtaken(tmp_path: Path) -> None:
-    """`c` needs all of the budget and waits for busy `a`; there is room for `b`, which was asked for later."""
+async def test_the_first_waiting_load_is_never_overtaken(tmp_path: Path) -> None:
+    """`c` needs all of the budget and waits for busy `a`, while `b`, which was requested later, would fit."""
     world = World(tmp_path, "abc")
     world.manager.entries["c"].needed = 250
     async with in_use(world, "a"):
@@ -130,7 +130,7 @@ async def test_the_head_of_the_line_is_never_overtaken(tmp_path: Path) -> None:
     await world.pool.close()
 
 
-async def test_the_line_is_served_in_the_order_of_its_wishes(tmp_path: Path) -> None:
+async def test_loads_are_served_in_the_order_of_their_requests(tmp_path: Path) -> None:
     world = World(tmp_path, "abc", budget=100)
     async with in_use(world, "a"):
         line = [asyncio.create_task(world.ask(name)) for name in "cb"]
@@ -142,7 +142,7 @@ async def test_the_line_is_served_in_the_order_of_its_wishes(tmp_path: Path) -> 
     await world.pool.close()
 
 
-async def test_a_request_for_a_leaving_model_keeps_its_position_in_the_line(tmp_path: Path) -> None:
+async def test_a_request_for_a_leaving_model_keeps_its_position(tmp_path: Path) -> None:
     world = World(tmp_path, "abc", budget=100)
     async with in_use(world, "a"):
         line = [asyncio.create_task(world.ask("b"))]
@@ -158,7 +158,7 @@ async def test_a_request_for_a_leaving_model_keeps_its_position_in_the_line(tmp_
     await world.pool.close()
 
 
-async def test_a_busy_victim_finishes_before_it_leaves(world: World) -> None:
+async def test_a_busy_victim_finishes_its_requests_first(world: World) -> None:
     await world.ask("b")
     await world.ask("a")
     a, b = world.pool.engines[1], world.pool.engines[0]
@@ -195,8 +195,8 @@ async def test_the_drain_deadline_ends_a_stream_with_an_error(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])
-async def test_a_load_leaves_warm_slots_what_it_does_not_need_of_their_memory(tmp_path: Path, on_cpu: bool) -> None:
-    """Processes are in host memory: beside a GPU a load that fills it takes nothing from them."""
+async def test_a_load_takes_only_the_memory_it_needs_from_prewarmed_slots(tmp_path: Path, on_cpu: bool) -> None:
+    """Prewarmed processes use host memory, of which a load that fills a GPU needs little."""
     rooms: list[int] = []
 
     async def cool(room: int, keep: str | None = None) -> None:
@@ -215,19 +215,19 @@ async def test_a_load_leaves_warm_slots_what_it_does_not_need_of_their_memory(tm
     await world.pool.close()
 
 
-async def test_what_cannot_fit_says_the_sum(world: World) -> None:
+async def test_the_error_of_a_model_that_cannot_fit_has_its_size(world: World) -> None:
     world.manager.entries["a"].needed = 1000
     with pytest.raises(DoesNotFit, match="1000 B"):
         await world.ask("a")
 
 
-async def test_a_load_by_hand_that_cannot_fit_fails_at_once(world: World) -> None:
+async def test_an_explicit_load_that_cannot_fit_fails_at_once(world: World) -> None:
     world.manager.entries["a"].needed = 1000
     with pytest.raises(DoesNotFit, match="1000 B"):
         await asyncio.wait_for(world.manager.load(world.manager.entries["a"]), 200)
 
 
-async def test_the_line_is_bounded(world: World) -> None:
+async def test_the_number_of_waiting_requests_is_bounded(world: World) -> None:
     world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
     waiting = [asyncio.create_task(world.ask("a")) for _ in range(4)]
     while world.queues["a"].waiting < 4:
@@ -255,11 +255,11 @@ async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
     world.manager.pin(entry, False)
     for name in "abc":
         await world.ask(name)
-    assert world.state("a") is ModelState.ABSENT, "it makes room as the others do"
+    assert world.state("a") is ModelState.ABSENT, "an unpinned model is evicted like others"
 
 
 async def test_no_model_starves_under_a_hot_one(world: World) -> None:
-    """Budget for one, `a` asked for without end: `b` is served within patience + drain + load."""
+    """The budget is for one model. Despite endless requests for `a`, `b` is served within patience + drain + load."""
     world.manager.table.budgets = (DeviceBudget("cpu:0", 150),)
     stop = asyncio.Event()
 
@@ -309,13 +309,13 @@ async def test_missing_files_are_fetched_once_when_first_requested(world: World,
 
     world.manager.fetcher.fetch = fetch
     waiting = [asyncio.create_task(world.ask("a")) for _ in range(3)]
-    assert await world.ask("b"), "nobody waits behind a download"
+    assert await world.ask("b"), "a download delays no other model"
     other.set()
     assert all(await asyncio.gather(*waiting))
     assert fetched == ["a"]
 
 
-async def test_a_hub_that_does_not_answer_is_reported_and_tried_again_later(world: World, tmp_path: Path) -> None:
+async def test_a_failed_fetch_is_reported_and_repeated_later(world: World, tmp_path: Path) -> None:
     entry = world.manager.entries["a"]
     entry.path = None
 
@@ -330,15 +330,15 @@ async def test_a_hub_that_does_not_answer_is_reported_and_tried_again_later(worl
     with pytest.raises(Unavailable, match="next attempt"):
         await world.ask("a")
 
-    async def comes(entry: ModelEntry, reported: Callable[[int, int | None], None]) -> None:
+    async def succeed(entry: ModelEntry, reported: Callable[[int, int | None], None]) -> None:
         entry.path = tmp_path
 
-    world.manager.fetcher.fetch = comes
+    world.manager.fetcher.fetch = succeed
     await world.manager.fetch(entry)
-    assert (world.state("a"), entry.failure) == (ModelState.ABSENT, None), "it failed before, and does no more"
+    assert (world.state("a"), entry.failure) == (ModelState.ABSENT, None), "the failure is cleared"
 
 
-async def test_a_fault_of_our_own_in_a_fetch_does_not_leave_it_loading(world: World) -> None:
+async def test_an_unexpected_error_in_a_fetch_makes_it_fail(world: World) -> None:
     entry = world.manager.entries["a"]
     entry.path = None
 
@@ -349,11 +349,11 @@ async def test_a_fault_of_our_own_in_a_fetch_does_not_leave_it_loading(world: Wo
     with pytest.raises(Unavailable, match="inside the server: OSError"):
         await world.ask("a")
     assert world.state("a") is ModelState.FAILED
-    assert await world.ask("b"), "the line goes on"
+    assert await world.ask("b"), "other models are not affected"
 
 
-async def test_one_whose_last_waiter_leaves_makes_room_at_once(tmp_path: Path) -> None:
-    """It waited for its adapter, and nobody else is there whose end would be a reason to decide anew."""
+async def test_a_model_whose_last_waiter_leaves_makes_room_at_once(tmp_path: Path) -> None:
+    """It waited for its adapter, and no other request would end and so cause a new decision."""
     world = World(tmp_path, budget=150)
     world.manager.patience = 1000.0
     entry, queue = world.manager.entries["a"], world.queues["a"]

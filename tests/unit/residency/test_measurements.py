@@ -1,4 +1,4 @@
-"""Measured figures that outlive a restart: what the next server plans and decides with."""
+"""Measurements are stored, and the next server plans with them."""
 
 import sqlite3
 import threading
@@ -39,7 +39,7 @@ def state(tmp_path: Path) -> Iterator[State]:
 
 
 def entry(name: str = "a", **residency: object) -> ModelEntry:
-    """As the gateway makes it from estimates."""
+    """Return an entry like the gateway's, with estimates."""
     made = ModelEntry(
         recipe=recipe(name, **residency), path=None, revision="r", needed=150, needed_detail="estimated",
         load_seconds=10.0, queue=None, host_needed=50, host_adapters=7, clock=lambda: 100.0,  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def entry(name: str = "a", **residency: object) -> ModelEntry:
 
 
 def live_once(state: State) -> None:
-    """What the manager does in a first life of model a: it loads, sleeps twice and wakes once."""
+    """Record a first process of model a, which loads, sleeps twice and wakes once."""
     record, first = ResidencyRecord(Metrics(), state, GPU), entry()
     first.naps = 1
     record.loaded(first, CAN_SLEEP, 2.0, 10.0, 150)
@@ -62,19 +62,19 @@ def live_once(state: State) -> None:
     record.close()
 
 
-def test_loads_and_sleeps_of_the_life_before_replace_the_estimates(state: State) -> None:
+def test_earlier_loads_and_sleeps_replace_the_estimates(state: State) -> None:
     live_once(state)
     again = entry()
     apply_history(again, load_history(again.recipe, state, GPU))
     assert (again.needed, again.host_needed, again.load_seconds) == (100, 12 + 7, 1.5)
     assert again.slept == MemoryFootprint(device_bytes=5, host_bytes=90)
-    assert again.wake_seconds == 0.5, "the wake alone, not the wait for room before it"
-    assert again.sleep_seconds == 4.0, "as the first one in a process"
+    assert again.wake_seconds == 0.5, "only the wake, without the wait for room before it"
+    assert again.sleep_seconds == 4.0, "like the first one in a process"
     again.naps = 1
-    assert again.sleep_seconds == 1.0, "as those after it"
+    assert again.sleep_seconds == 1.0, "like later ones"
 
 
-def test_another_recipe_or_device_knows_nothing_of_it(state: State) -> None:
+def test_measurements_are_not_used_for_other_recipes_or_devices(state: State) -> None:
     live_once(state)
     other = entry("b")
     apply_history(other, load_history(other.recipe, state, GPU))
@@ -85,8 +85,8 @@ def test_another_recipe_or_device_knows_nothing_of_it(state: State) -> None:
     assert other.measured_first_sleep is None
 
 
-def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
-    """Its engine expects to hold too much asleep to be worth it; measured, it sleeps, and the plan tells how long."""
+def test_plans_use_measurements(state: State) -> None:
+    """By the engine's estimate a sleep is not worth it. By the measurements it is, and the plan has its duration."""
     live_once(state)
     plans = []
     for known in (False, True):
@@ -101,17 +101,17 @@ def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
         plans.append(policy.plan(snapshot, policy.Need("b", 100, 2.0, 100.0)))
     assert [[v.action for v in plan.victims] for plan in plans] == [["evict"], ["sleep"]]
     assert plans[0].expected_seconds == 2.0
-    assert plans[1].expected_seconds == 2.0 + 4.0, "it has not slept in its present process"
+    assert plans[1].expected_seconds == 2.0 + 4.0, "the first sleep in its present process"
 
 
-def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
-    """The disk was full when it slept."""
+def test_a_wake_without_a_recorded_sleep_is_not_stored(state: State) -> None:
+    """For example, the disk was full when the model slept."""
     state.models.record_wake(load_key(recipe("a"), GPU.label), 0.5)
     assert state.models.slept(load_key(recipe("a"), GPU.label)) is None
 
 
-def test_growth_without_a_load_that_was_kept_tells_nothing(state: State) -> None:
-    """The disk was full when it loaded."""
+def test_growth_without_a_recorded_load_is_not_stored(state: State) -> None:
+    """For example, the disk was full when the model was loaded."""
     record, grown = ResidencyRecord(Metrics(), state, GPU), entry()
     grown.margin = 20
     record.grew(grown)
@@ -121,7 +121,7 @@ def test_growth_without_a_load_that_was_kept_tells_nothing(state: State) -> None
     assert (again.needed, again.load_seconds) == (150, 10.0)
 
 
-def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(state: State) -> None:
+def test_a_working_margin_is_stored_and_forgotten_with_the_rest(state: State) -> None:
     live_once(state)
     grown = entry()
     grown.margin = 20
@@ -141,8 +141,8 @@ def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(stat
     assert again.needed == 150
 
 
-def test_on_a_gpu_the_memory_of_a_step_is_kept_beside_what_a_load_held(state: State) -> None:
-    """After its load an engine has given that memory back, and it will want it again."""
+def test_on_a_gpu_the_memory_of_a_step_is_added_to_the_measured_load(state: State) -> None:
+    """After its load, an engine has returned that memory, but will need it again."""
     files = FileEstimates(Path("x"), "r", 150, "estimated", step=30)
     first = entry()
     apply_files(first, files, load_history(first.recipe, state, GPU))
@@ -156,8 +156,8 @@ def test_on_a_gpu_the_memory_of_a_step_is_kept_beside_what_a_load_held(state: St
     assert (again.needed, again.margin) == (150, 30)
 
 
-def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: Path) -> None:
-    """As an older version left it: starter-chat, which needs 1.1 GiB, had once grown to 7.3 GB."""
+def test_an_excessive_measurement_of_an_older_version_is_corrected(tmp_path: Path) -> None:
+    """An older version had recorded that starter-chat, which needs 1.1 GiB, once grew to 7.3 GB."""
     cpu, chat = Device("cpu", "cpu", "cpu", 2**34, 2**33), entry("starter-chat")
     old = sqlite3.connect(tmp_path / FILE)
     for script in MIGRATIONS[:3]:
@@ -177,8 +177,8 @@ def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: 
         assert chat.needed == 900_000_000
 
 
-def test_a_database_that_hangs_delays_no_request_and_loses_nothing(state: State) -> None:
-    """What is told of meanwhile is kept once it answers again."""
+def test_records_are_written_after_a_hanging_database_has_recovered(state: State) -> None:
+    """Recording does not wait for the database."""
     record, one, hangs = ResidencyRecord(Metrics(), state, GPU), entry(), threading.Event()
     keep = state.models.record_load
 

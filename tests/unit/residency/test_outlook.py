@@ -1,4 +1,4 @@
-"""Plans made one after another, as `models plan` of a model with replicas shows them."""
+"""Successive plans for the replicas of a model, as `models plan` prints them."""
 
 from dataclasses import replace
 
@@ -16,10 +16,10 @@ def needs(size: int, spread: int = 1, replicas: int = 2) -> list[Need]:
     return [Need(replica_id("new", number), size, 2.0, NOW, spread=spread) for number in range(1, replicas + 1)]
 
 
-def test_each_replica_comes_to_another_set_of_devices() -> None:
+def test_each_replica_gets_its_own_set_of_devices() -> None:
     plans = plan_all(Snapshot(FOUR, (), 4, NOW), needs(60, spread=2))
-    assert [one.devices for one in plans] == [("cuda:0", "cuda:1"), ("cuda:2", "cuda:3")]
-    assert [(room.free, room.budget) for one in plans for room in one.room] == [(100, 100)] * 4
+    assert [plan.devices for plan in plans] == [("cuda:0", "cuda:1"), ("cuda:2", "cuda:3")]
+    assert [(room.free, room.budget) for plan in plans for room in plan.room] == [(100, 100)] * 4
 
 
 def test_no_replica_makes_room_for_another_of_its_model() -> None:
@@ -27,7 +27,7 @@ def test_no_replica_makes_room_for_another_of_its_model() -> None:
     assert [one.verdict for one in plans] == ["load", "wait"]
 
 
-def test_each_has_its_own_victims_and_its_own_slot() -> None:
+def test_each_replica_has_its_own_victims_and_slot() -> None:
     old = tuple(resident(f"old{number}", devices=(f"cuda:{number}",)) for number in range(4))
     plans = plan_all(Snapshot(FOUR, old, 0, NOW), needs(60, replicas=3))
     assert len({victim.id for one in plans for victim in one.victims}) == 3
@@ -35,9 +35,9 @@ def test_each_has_its_own_victims_and_its_own_slot() -> None:
     assert [one.verdict for one in plans] == ["load", "load", "wait"]
 
 
-def test_one_that_is_there_takes_nothing() -> None:
-    there = resident("new", devices=("cuda:0",), bytes=60)
-    plans = plan_all(Snapshot(FOUR, (there,), 1, NOW), needs(60))
+def test_a_resident_replica_needs_nothing() -> None:
+    first = resident("new", devices=("cuda:0",), bytes=60)
+    plans = plan_all(Snapshot(FOUR, (first,), 1, NOW), needs(60))
     assert [one.verdict for one in plans] == ["resident", "load"]
 
 
@@ -56,7 +56,7 @@ def test_a_model_that_falls_asleep_keeps_its_slot_and_takes_host_memory() -> Non
 
 
 @given(st.lists(anybody, max_size=8), st.integers(1, 100), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_no_plan_overdraws_what_those_before_it_left(them: list[object], size: int, spread: int, slots: int) -> None:
+def test_no_plan_overdraws_what_earlier_plans_left(them: list[object], size: int, spread: int, slots: int) -> None:
     snapshot = Snapshot(FOUR, tuple(them), slots, NOW)  # type: ignore[arg-type]
     for need in needs(size, spread, replicas=4):
         need = replace(need, waiting_since=0.0)

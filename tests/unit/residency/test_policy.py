@@ -1,4 +1,4 @@
-"""Properties of the pure policy: it never takes what it may not, and never takes more than it must."""
+"""The pure policy: victims are always allowed and never more than necessary."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,13 +30,13 @@ def need(size: int = 100, since: float = NOW, patience: float = 1.0) -> Need:
     return Need("new", size, 2.0, since, patience)
 
 
-def test_free_room_is_used_first() -> None:
+def test_free_memory_is_used_first() -> None:
     result = plan(Snapshot(on_one(250), (resident("a"),), 1, NOW), need())
     assert result.verdict == "load"
     assert result.victims == ()
 
 
-def test_what_binds_is_named_with_its_setting() -> None:
+def test_the_plan_names_the_limit_and_its_setting() -> None:
     a = resident("a", host=100)
     slots = plan(Snapshot(on_one(250), (a,), 0, NOW), need())
     assert slots.why == "least recently used leave first, to free a slot, since all 1 are taken (--slots)"
@@ -62,7 +62,7 @@ def test_no_model_leaves_for_a_slot_while_one_may_be_added() -> None:
     assert (empty.verdict, empty.adds_slot) == ("load", False), "an empty slot is used first"
 
 
-def test_a_model_that_leaves_for_memory_leaves_its_slot_too() -> None:
+def test_a_model_evicted_for_memory_frees_its_slot_too() -> None:
     one = resident("a")
     evicted = plan(Snapshot(on_one(150), (one,), 0, NOW, slots_addable=1), need())
     assert ([v.action for v in evicted.victims], evicted.adds_slot) == (["evict"], False)
@@ -73,20 +73,20 @@ def test_a_model_that_leaves_for_memory_leaves_its_slot_too() -> None:
     assert not plan(Snapshot(on_one(150), (leaving,), 0, NOW, slots_addable=1), need()).adds_slot
 
 
-def test_each_of_several_loads_takes_one_of_the_slots_that_may_be_added() -> None:
+def test_each_of_several_loads_uses_one_of_the_addable_slots() -> None:
     needs = [replace(need(), id=name) for name in "abc"]
     plans = plan_all(Snapshot(on_one(1000), (resident("z"),), 0, NOW, slots_addable=2), needs)
     assert [(p.adds_slot, len(p.victims)) for p in plans] == [(True, 0), (True, 0), (False, 1)]
 
 
-def test_least_recently_used_idle_one_leaves() -> None:
+def test_the_least_recently_used_idle_model_is_evicted() -> None:
     a, b = resident("a", last_used=NOW - 10), resident("b", last_used=NOW - 90)
     result = plan(Snapshot(on_one(250), (a, b), 1, NOW), need())
     assert [v.id for v in result.victims] == ["b"]
     assert result.victims[0].action == "evict"
 
 
-def test_of_two_idle_for_about_as_long_the_cheap_one_leaves() -> None:
+def test_among_similarly_idle_models_the_one_that_loads_fastest_is_evicted() -> None:
     slow = resident("slow", last_used=NOW - 50.5, load_seconds=30.0)
     quick = resident("quick", last_used=NOW - 50.0, load_seconds=1.0)
     result = plan(Snapshot(on_one(250), (slow, quick), 1, NOW), need())
@@ -107,19 +107,19 @@ def test_the_next_victim_is_known_for_each_device_before_room_is_needed() -> Non
     assert next_to_leave(Snapshot(budgets, (), 3, NOW)) == ()
 
 
-def test_just_loaded_stays_and_the_plan_says_when_to_ask_again() -> None:
+def test_a_recently_loaded_model_stays_and_the_plan_says_when_to_retry() -> None:
     result = plan(Snapshot(on_one(150), (resident("a", loaded_at=NOW - 1.5),), 1, NOW), need(since=NOW - 10))
     assert result.verdict == "wait"
     assert result.retry_at == NOW + 0.5
 
 
-def test_a_wait_whose_end_nothing_tells_is_expected_to_last_as_long_as_the_load() -> None:
+def test_a_wait_of_unknown_length_is_expected_to_last_as_long_as_the_load() -> None:
     loading = resident("a", state=ModelState.LOADING)
     result = plan(Snapshot(on_one(150), (loading,), 1, NOW), need(since=NOW - 10))
     assert (result.verdict, result.retry_at, result.expected_seconds) == ("wait", None, 2.0)
 
 
-def test_busy_one_drains_only_when_patience_is_over() -> None:
+def test_a_busy_model_drains_only_after_the_patience() -> None:
     busy = Snapshot(on_one(150), (resident("a", leases=3),), 1, NOW)
     assert plan(busy, need(since=NOW - 0.5)).verdict == "wait"
     late = plan(busy, need(since=NOW - 1.5))
@@ -127,35 +127,35 @@ def test_busy_one_drains_only_when_patience_is_over() -> None:
     assert late.victims[0].action == "drain"
 
 
-def test_busy_one_drains_at_the_moment_that_the_plan_named() -> None:
+def test_a_busy_model_drains_at_the_time_that_the_plan_named() -> None:
     busy = Snapshot(on_one(150), (resident("a", leases=3),), 1, NOW)
     retry_at = plan(busy, need()).retry_at
     assert retry_at == NOW + 1.0
     assert plan(replace(busy, now=retry_at), need()).verdict == "load"
 
 
-def test_a_drain_counts_for_at_most_five_seconds_of_what_is_expected() -> None:
+def test_a_drain_adds_at_most_five_seconds_to_the_expected_time() -> None:
     for deadline, expected in ((3.0, 5.0), (60.0, 7.0)):
         busy = resident("a", leases=1, drain_deadline=deadline)
         assert plan(Snapshot(on_one(150), (busy,), 1, NOW), need(since=NOW - 2)).expected_seconds == expected
 
 
-def test_what_can_never_fit_states_the_sum() -> None:
-    pinned = resident("kept", pinned=True, bytes=100)
+def test_an_impossible_plan_states_the_sizes() -> None:
+    pinned = resident("fixed", pinned=True, bytes=100)
     result = plan(Snapshot(on_one(150), (pinned,), 1, NOW), need(60))
     assert result.verdict == "impossible"
     assert "60 B" in result.why
     assert "150 B" in result.why
-    assert "kept" in result.why
+    assert "fixed" in result.why
 
 
-def test_a_slot_is_needed_as_well_as_bytes() -> None:
+def test_a_model_is_evicted_for_its_slot_if_memory_is_free() -> None:
     result = plan(Snapshot(on_one(10_000), (resident("a"),), 0, NOW), need())
     assert [v.id for v in result.victims] == ["a"]
 
 
 def sleeper(name: str, **more: object) -> Resident:
-    """A model of 100 bytes: asleep it holds 5 on the device and 90 on the host."""
+    """Return a model of 100 bytes that holds 5 on the device and 90 on the host while asleep."""
     values: dict[str, object] = {"asleep_bytes": 5, "asleep_host": 90, "wake_seconds": 0.5, "host": 10}
     return resident(name, **{**values, **more})
 
@@ -170,61 +170,61 @@ def acts(them: tuple[Resident, ...], one: Need, *, budget: int = 105, host: int 
     return [f"{v.action} {v.id}" for v in result.victims]
 
 
-def test_who_can_sleep_sleeps_and_who_cannot_ends() -> None:
+def test_a_victim_sleeps_if_it_can_and_otherwise_ends() -> None:
     assert acts((sleeper("a"),), need()) == ["sleep a"]
     assert acts((resident("a"),), need()) == ["evict a"]
 
 
-def test_what_it_still_holds_asleep_counts() -> None:
+def test_the_device_memory_of_a_sleeping_model_counts() -> None:
     assert acts((sleeper("a"),), need(), budget=104) == ["evict a"]
 
 
-def test_a_busy_one_drains_and_sleeps() -> None:
+def test_a_busy_victim_that_can_sleep_sleeps() -> None:
     assert acts((sleeper("a", leases=2),), need(since=NOW - 2)) == ["sleep a"]
 
 
-def test_without_host_memory_it_ends() -> None:
+def test_a_victim_ends_without_host_memory_for_its_sleep() -> None:
     assert acts((sleeper("a"),), need(), host=89) == ["evict a"]
 
 
-def test_the_sleeper_used_longest_ago_ends_first_for_host_memory() -> None:
+def test_the_least_recently_used_sleeper_ends_first_for_host_memory() -> None:
     young, old = asleep("young", last_used=NOW - 60), asleep("old", last_used=NOW - 90)
     result = acts((sleeper("a"), young, old), need(), budget=110, host=200)
     assert result == ["evict old", "sleep a"]
 
 
-def test_a_sleeper_ends_for_a_slot_before_one_that_is_awake() -> None:
+def test_a_sleeping_model_ends_for_a_slot_before_an_awake_one() -> None:
     them = (sleeper("a", last_used=NOW - 90), asleep("b", last_used=NOW - 10))
     assert acts(them, need(10), budget=1000, slots=0) == ["evict b"]
 
 
-def test_without_a_slot_and_sleepers_one_ends_instead_of_sleeping() -> None:
+def test_without_a_free_slot_a_victim_ends_instead_of_sleeping() -> None:
     assert acts((sleeper("a"),), need(), slots=0) == ["evict a"]
 
 
-def test_a_wake_takes_the_place_of_one_that_falls_asleep() -> None:
+def test_a_wake_uses_the_memory_of_one_that_falls_asleep() -> None:
     them = (sleeper("a"), asleep("new"))
     result = plan(Snapshot(on_one(110), them, 0, NOW, 1000), replace(need(), host=90))
     assert (result.verdict, [v.action for v in result.victims]) == ("wake", ["sleep"])
 
 
-def test_one_that_falls_asleep_already_is_not_counted_twice() -> None:
+def test_a_model_falling_asleep_is_not_counted_twice() -> None:
     them = (sleeper("a", state=ModelState.DRAINING, falling_asleep=True),)
     assert acts(them, need()) == []
-    assert plan(Snapshot(on_one(105), them, 0, NOW), need()).verdict == "wait", "its slot stays"
+    assert plan(Snapshot(on_one(105), them, 0, NOW), need()).verdict == "wait", "it keeps its slot"
 
 
-def test_a_load_takes_longer_by_the_slowest_model_that_falls_asleep_for_it() -> None:
+def test_a_loads_expected_time_includes_the_slowest_sleep_of_its_victims() -> None:
     going = sleeper("going", state=ModelState.DRAINING, falling_asleep=True, sleep_seconds=3.0)
     crowded = plan(Snapshot(on_one(150), (going,), 1, NOW), need())
     assert (crowded.victims, crowded.expected_seconds) == ((), 5.0)
-    assert plan(Snapshot(on_one(250), (going,), 1, NOW), need()).expected_seconds == 2.0, "it waits for no bytes"
+    assert plan(Snapshot(on_one(250), (going,), 1, NOW), need()).expected_seconds == 2.0, "it does not wait for memory"
     for seconds, expected in ((1.0, 5.0), (4.0, 6.0)):
         both = plan(Snapshot(on_one(150), (going, sleeper("a", sleep_seconds=seconds)), 1, NOW), need())
         assert ([v.id for v in both.victims], both.expected_seconds) == (["a"], expected)
 
 
-def test_a_model_on_another_device_ends_for_host_memory_if_it_cannot_sleep() -> None:
+def test_a_model_on_another_device_leaves_for_host_memory() -> None:
     budgets = (DeviceBudget("0", 100), DeviceBudget("1", 100))
     one = replace(need(), host=100, devices=("0",))
     for asleep_bytes, action in ((None, "evict"), (5, "sleep")):
@@ -233,16 +233,16 @@ def test_a_model_on_another_device_ends_for_host_memory_if_it_cannot_sleep() -> 
         assert [(v.id, v.action) for v in result.victims] == [("a", action)]
 
 
-def test_of_two_the_one_that_wakes_quickly_leaves() -> None:
+def test_among_similarly_idle_models_the_one_that_wakes_fastest_leaves() -> None:
     slow = resident("slow", last_used=NOW - 50.5, load_seconds=30.0)
     quick = sleeper("quick", last_used=NOW - 50.0, load_seconds=30.0)
     assert acts((slow, quick), need(), budget=250) == ["sleep quick"]
 
 
-def test_what_can_never_fit_on_the_host_states_the_sum() -> None:
-    result = plan(Snapshot(on_one(1000), (asleep("kept", pinned=True),), 1, NOW, 100), replace(need(), host=60))
+def test_an_impossible_plan_states_the_sizes_of_host_memory() -> None:
+    result = plan(Snapshot(on_one(1000), (asleep("fixed", pinned=True),), 1, NOW, 100), replace(need(), host=60))
     assert result.verdict == "impossible"
-    for words in ("60 Bytes of host memory", "100 Bytes", "kept", "--host-memory"):
+    for words in ("60 Bytes of host memory", "100 Bytes", "fixed", "--host-memory"):
         assert words in result.why
 
 
@@ -268,7 +268,7 @@ residents = st.lists(
 
 
 def bytes_after(them: tuple[Resident, ...], victims: tuple[Victim, ...]) -> tuple[int, int, int]:
-    """Device bytes, host bytes and slots when all that leave have left, counted here by hand."""
+    """Count device bytes, host bytes and slots after all victims and leaving models have left."""
     actions = {v.id: v.action for v in victims}
     device = host = slots = 0
     for r in them:
@@ -282,7 +282,7 @@ def bytes_after(them: tuple[Resident, ...], victims: tuple[Victim, ...]) -> tupl
 
 
 def gentler(victims: tuple[Victim, ...], them: tuple[Resident, ...]) -> Iterator[tuple[Victim, ...]]:
-    """The same choice with one action less, or one end that is a sleep."""
+    """Yield the same victims without one of them, or with one that sleeps instead of ending."""
     by_id = {r.id: r for r in them}
     for place, victim in enumerate(victims):
         yield victims[:place] + victims[place + 1 :]
@@ -295,7 +295,7 @@ def gentler(victims: tuple[Victim, ...], them: tuple[Resident, ...]) -> Iterator
     residents, st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 3), st.integers(0, 800), st.integers(0, 500),
     st.floats(0, 5),
 )  # fmt: skip
-def test_never_a_pinned_fresh_or_foreign_victim_and_always_enough(
+def test_victims_are_allowed_sufficient_and_necessary(
     them: tuple[Resident, ...], budget: int, host_budget: int, slots: int, size: int, host: int, waited: float
 ) -> None:
     one = replace(need(size, since=NOW - waited), host=host)
@@ -318,17 +318,17 @@ def test_never_a_pinned_fresh_or_foreign_victim_and_always_enough(
     if result.verdict == "load":
         assert enough(result.victims)
         for fewer in gentler(result.victims, them):
-            assert not enough(fewer), "one victim too many, or one is ended that might sleep"
+            assert not enough(fewer), "one victim too many, or one ends that could sleep"
     if result.verdict == "wait":
         assert size <= budget
         may = [r for r in them if not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)]
         ripe = [r for r in may if r.state is ModelState.ASLEEP or r.loaded_at + r.min_resident <= NOW]
         pool = [r for r in ripe if waited >= 1.0 or not r.leases]
-        assert not enough(tuple(Victim(r.id, r.bytes, r.leases, "evict") for r in pool)), "it waits for nothing"
+        assert not enough(tuple(Victim(r.id, r.bytes, r.leases, "evict") for r in pool)), "it need not wait"
 
 
 @given(residents, st.integers(0, 2000), st.integers(0, 2000))
-def test_a_wake_needs_no_slot_and_what_it_holds_asleep_is_its_own(
+def test_a_wake_needs_no_slot_and_reuses_its_own_memory(
     them: tuple[Resident, ...], budget: int, host_budget: int
 ) -> None:
     own = resident("new", state=ModelState.ASLEEP, bytes=10, host=100, asleep_bytes=10, asleep_host=100)
@@ -343,7 +343,7 @@ def test_a_wake_needs_no_slot_and_what_it_holds_asleep_is_its_own(
 
 
 @given(residents, st.integers(0, 2000), st.integers(0, 2000))
-def test_a_budget_is_overdrawn_where_a_plan_finds_less_than_nothing_free(
+def test_a_budget_is_overdrawn_if_a_plan_finds_less_than_nothing_free(
     them: tuple[Resident, ...], budget: int, host_budget: int
 ) -> None:
     snapshot = Snapshot(on_one(budget), them, 1, NOW, host_budget)
@@ -352,7 +352,7 @@ def test_a_budget_is_overdrawn_where_a_plan_finds_less_than_nothing_free(
 
 
 @given(residents, st.integers(0, 2000))
-def test_an_idle_model_sleeps_only_in_room_that_is_free_or_held_by_older_sleepers(
+def test_an_idle_model_sleeps_only_in_memory_that_is_free_or_of_older_sleepers(
     them: tuple[Resident, ...], host_budget: int
 ) -> None:
     idle = resident("idle", last_used=NOW - 30, host=10, asleep_bytes=5, asleep_host=200)

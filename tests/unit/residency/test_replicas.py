@@ -1,4 +1,4 @@
-"""Replicas of a model come and go: the table of `runtime.residency.replicas`, on a virtual clock."""
+"""Starting and ending replicas as in the table of `runtime.residency.replicas`, on a virtual clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ Scene = Callable[[Storm], Awaitable[None]]
 
 
 def play(scene: Scene, budget: int = 250, slots: int = 4, **replicas: dict[str, int]) -> None:
-    """Models of 100 bytes, two requests at once on each replica."""
+    """Run a scene with models of 100 bytes, whose replicas run two requests at once."""
 
     async def work() -> None:
         models = dict.fromkeys("abc", 100)
@@ -30,7 +30,6 @@ def play(scene: Scene, budget: int = 250, slots: int = 4, **replicas: dict[str, 
             residency={"min_resident": 0, "drain_deadline": 5.0}, replicas=replicas,
         )  # fmt: skip
         watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=1.0, hung_after=1e9))
-        world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
         await scene(world)
         world.check()
         watching.cancel()
@@ -39,11 +38,7 @@ def play(scene: Scene, budget: int = 250, slots: int = 4, **replicas: dict[str, 
     run(work())
 
 
-async def _no_ping(*_: object) -> None:
-    return None
-
-
-def there(world: Storm) -> set[str]:
+def ready(world: Storm) -> set[str]:
     return {id_ for id_, entry in world.manager.table.entries.items() if entry.state is S.READY}
 
 
@@ -51,17 +46,17 @@ async def ask(world: Storm, model: str, seconds: float = 1.0, count: int = 1) ->
     await asyncio.gather(*(world.ask(model, seconds) for _ in range(count)))
 
 
-def test_a_model_loads_with_all_replicas_that_it_has_at_least() -> None:
+def test_a_model_is_loaded_with_its_least_number_of_replicas() -> None:
     async def scene(world: Storm) -> None:
         await ask(world, "a")
         await asyncio.sleep(5)
-        assert there(world) == {"a", "a#2"}
+        assert ready(world) == {"a", "a#2"}
         assert list(world.manager.entries) == ["a", "b", "c"]
 
     play(scene, a={"least": 2, "most": 4})
 
 
-def test_no_request_waits_beside_an_idle_replica() -> None:
+def test_no_request_waits_while_a_replica_is_idle() -> None:
     async def scene(world: Storm) -> None:
         await world.manager.load(world.manager.get("a"))
         await asyncio.sleep(5)
@@ -72,52 +67,52 @@ def test_no_request_waits_beside_an_idle_replica() -> None:
     play(scene, a={"least": 2})
 
 
-def test_a_replica_that_has_no_room_holds_up_no_other_model() -> None:
+def test_a_replica_without_room_delays_no_other_model() -> None:
     async def scene(world: Storm) -> None:
         await ask(world, "a")
         await asyncio.sleep(5)
-        assert there(world) == {"a"}
+        assert ready(world) == {"a"}
         await ask(world, "b")
-        assert there(world) == {"b"}  # a's second one has not made room for itself in turn
+        assert ready(world) == {"b"}  # the second replica of a has evicted nothing
         await asyncio.sleep(60)
-        assert there(world) == {"b"}
+        assert ready(world) == {"b"}
 
     play(scene, budget=150, a={"least": 2})
 
 
-def test_one_more_comes_under_pressure_and_leaves_before_any_model() -> None:
+def test_a_replica_is_added_under_pressure_and_evicted_before_any_model() -> None:
     async def scene(world: Storm) -> None:
         await ask(world, "b")
-        for _ in range(3):  # until the pace of the requests is known
+        for _ in range(3):  # until the duration of requests is known
             await ask(world, "a", 4.0)
         began = asyncio.create_task(ask(world, "a", 4.0, count=40))
         await asyncio.sleep(9)
-        assert there(world) == {"a", "b"}
+        assert ready(world) == {"a", "b"}
         await asyncio.sleep(6)
-        assert there(world) == {"a", "b", "a#2"}
+        assert ready(world) == {"a", "b", "a#2"}
         await began
         await asyncio.sleep(30)
         assert world.evictions == []
-        await ask(world, "a", count=4)  # so the model used longest ago is b
+        await ask(world, "a", count=4)  # so that b is the least recently used model
         await ask(world, "c")
-        assert there(world) == {"a", "b", "c"}
+        assert ready(world) == {"a", "b", "c"}
 
     play(scene, budget=300, a={"least": 1, "most": 2})
 
 
-def test_one_more_knows_the_files_that_the_first_one_fetched() -> None:
+def test_a_further_replica_uses_the_files_that_the_first_one_fetched() -> None:
     async def scene(world: Storm) -> None:
         first, second = world.manager.get("a").replicas[:2]
         first.path, second.path, second.needed = Path("fetched"), None, 0
         await ask(world, "a")
         await asyncio.sleep(5)
         assert (second.path, second.needed) == (first.path, first.needed)
-        assert there(world) == {"a"}, "both need more than there is"
+        assert ready(world) == {"a"}, "there is no room for both"
 
     play(scene, budget=150, a={"least": 2})
 
 
-def test_none_comes_for_requests_that_wait_less_than_their_goal() -> None:
+def test_no_replica_is_added_while_requests_wait_less_than_their_goal() -> None:
     async def scene(world: Storm) -> None:
         async def keep_asking() -> None:
             for _ in range(60):
@@ -126,12 +121,12 @@ def test_none_comes_for_requests_that_wait_less_than_their_goal() -> None:
         await ask(world, "a")
         await asyncio.gather(*(keep_asking() for _ in range(3)))  # two run, one waits
         assert world.answered == 181
-        assert there(world) == {"a"}
+        assert ready(world) == {"a"}
 
     play(scene, budget=300, a={"least": 1, "most": 2})
 
 
-def test_one_that_found_no_room_under_pressure_does_not_come_after_it() -> None:
+def test_a_replica_without_room_under_pressure_is_not_added_afterwards() -> None:
     async def scene(world: Storm) -> None:
         await ask(world, "b")
         await ask(world, "a", 4.0)
@@ -139,23 +134,23 @@ def test_one_that_found_no_room_under_pressure_does_not_come_after_it() -> None:
         await asyncio.sleep(5)
         await world.manager.unload(world.manager.get("b"))
         await asyncio.sleep(30)
-        assert there(world) == {"a"}
+        assert ready(world) == {"a"}
 
     play(scene, budget=250, a={"least": 1, "most": 2})
 
 
-def test_one_more_evicts_nothing() -> None:
+def test_a_further_replica_evicts_nothing() -> None:
     async def scene(world: Storm) -> None:
         await ask(world, "b")
         await ask(world, "a", 4.0)
         await ask(world, "a", 4.0, count=40)
-        assert there(world) == {"a", "b"}
+        assert ready(world) == {"a", "b"}
 
     play(scene, budget=250, a={"least": 1, "most": 2})
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_the_death_of_one_leaves_the_others_serving(number: int) -> None:
+def test_other_replicas_serve_after_the_death_of_one(number: int) -> None:
     async def scene(world: Storm) -> None:
         await ask(world, "a")
         await asyncio.sleep(5)
@@ -168,30 +163,30 @@ def test_the_death_of_one_leaves_the_others_serving(number: int) -> None:
         await asyncio.gather(*asking)
         assert world.refused == ["engine_died", "engine_died"]
         await asyncio.sleep(30)
-        assert there(world) == {"a", "a#2"}
+        assert ready(world) == {"a", "a#2"}
 
     play(scene, a={"least": 2})
 
 
-def test_an_unload_by_hand_ends_all() -> None:
+def test_an_explicit_unload_ends_all_replicas() -> None:
     async def scene(world: Storm) -> None:
         entry = world.manager.get("a")
         await world.manager.load(entry)
         await asyncio.sleep(5)
         await world.manager.unload(entry)
-        assert there(world) == set()
+        assert ready(world) == set()
         await asyncio.sleep(30)
-        assert there(world) == set()
+        assert ready(world) == set()
         assert world.free == 4
         await ask(world, "a")
         await asyncio.sleep(5)
-        assert there(world) == {"a", "a#2"}
+        assert ready(world) == {"a", "a#2"}
 
     play(scene, a={"least": 2, "most": 3})
 
 
-def test_an_unload_by_hand_ends_while_new_requests_bring_the_model_back() -> None:
-    """One that comes back while another one still drains is not ended again, and the drained one comes after it."""
+def test_an_explicit_unload_ends_while_new_requests_load_the_model_again() -> None:
+    """A replica loaded again while another one drains is not ended again, and the drained one follows it."""
 
     async def scene(world: Storm) -> None:
         await ask(world, "a")
@@ -207,12 +202,12 @@ def test_an_unload_by_hand_ends_while_new_requests_bring_the_model_back() -> Non
         await running
         assert (world.answered, world.refused) == (2, ["drained"])
         await asyncio.sleep(5)
-        assert there(world) == {"a", "a#2"}
+        assert ready(world) == {"a", "a#2"}
 
     play(scene, a={"least": 2})
 
 
-def test_a_model_that_is_removed_leaves_with_all_and_serves_who_runs() -> None:
+def test_a_removed_model_ends_all_replicas_after_running_requests() -> None:
     async def scene(world: Storm) -> None:
         entry = world.manager.get("a")
         await world.manager.load(entry)
@@ -230,7 +225,7 @@ def test_a_model_that_is_removed_leaves_with_all_and_serves_who_runs() -> None:
     play(scene, a={"least": 2})
 
 
-def test_one_whose_requests_wait_while_nothing_serves_their_model_is_requested() -> None:
+def test_a_model_with_waiting_requests_and_no_replica_is_requested() -> None:
     async def scene(world: Storm) -> None:
         one, claim_waiting = world.manager.get("a").replicas[0], world.manager.scaler.claim_waiting
         busy = [asyncio.create_task(world.ask(model, 3.0)) for model in "bc"]
@@ -249,7 +244,7 @@ def test_one_whose_requests_wait_while_nothing_serves_their_model_is_requested()
     play(scene, a={"least": 2, "most": 2})
 
 
-def test_the_goal_of_a_class_is_that_of_its_pool() -> None:
+def test_the_goal_of_a_class_comes_from_its_pool() -> None:
     async def scene(world: Storm) -> None:
         entry = world.manager.get("a")
         pools = {"people": PoolSpec(classes=("critical",), ttft=0.5), "rest": PoolSpec(classes=("batch",))}
@@ -259,7 +254,7 @@ def test_the_goal_of_a_class_is_that_of_its_pool() -> None:
     play(scene)
 
 
-def test_pins_hold_those_that_it_has_at_least() -> None:
+def test_a_pin_applies_to_the_least_number_of_replicas() -> None:
     async def scene(world: Storm) -> None:
         entry = world.manager.get("a")
         world.manager.pin(entry, True)
@@ -272,7 +267,7 @@ def test_pins_hold_those_that_it_has_at_least() -> None:
     play(scene, a={"least": 2, "most": 3})
 
 
-def test_a_recipe_with_more_replicas_adds_their_rows_and_one_with_fewer_removes_them() -> None:
+def test_a_changed_recipe_adds_and_removes_replicas() -> None:
     async def scene(world: Storm) -> None:
         entry = world.manager.get("a")
         await ask(world, "a")
@@ -283,10 +278,10 @@ def test_a_recipe_with_more_replicas_adds_their_rows_and_one_with_fewer_removes_
         assert add_replicas(entry, world.make_queue) == entry.replicas[1:]
         world.manager.add(entry.replicas[1])
         await asyncio.sleep(5)
-        assert there(world) == {"a", "a#2"}
+        assert ready(world) == {"a", "a#2"}
         entry.recipe = recipe
         await world.manager.remove_replica(entry.replicas[1], NotFound("gone"))
-        assert there(world) == {"a"}
+        assert ready(world) == {"a"}
         assert (len(entry.replicas), len(entry.queue.replicas)) == (1, 1)
         await ask(world, "a", count=5)
         assert world.refused == []

@@ -1,4 +1,4 @@
-"""Models that fall asleep and wake, with scripted engines in real slots: states, budgets, adapters."""
+"""Models that fall asleep and wake, with scripted engines in real slots: states, budgets and adapters."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ async def test_a_victim_sleeps_and_wakes_in_its_slot(world: World) -> None:
     assert world.manager.entries["b"].tier.value == "host"
 
 
-async def test_host_memory_for_a_third_comes_from_the_one_that_slept_longest(world: World) -> None:
+async def test_the_longest_sleeping_model_ends_for_host_memory(world: World) -> None:
     world.manager.entries["c"].host_needed = 1
     for name in "abc":
         await world.ask(name)
@@ -74,7 +74,7 @@ async def test_running_requests_finish_before_it_sleeps(world: World) -> None:
     assert engine.sleeps
 
 
-async def test_who_asks_while_it_falls_asleep_is_served_after_the_wake(world: World) -> None:
+async def test_a_request_during_a_sleep_is_served_after_the_wake(world: World) -> None:
     await world.ask("a")
     engine = world.pool.engines[0]
     engine.sleep_gate.clear()
@@ -89,7 +89,7 @@ async def test_who_asks_while_it_falls_asleep_is_served_after_the_wake(world: Wo
     assert "woke a" in world.witness.events
 
 
-async def test_what_a_wake_takes_is_counted_while_it_wakes(world: World) -> None:
+async def test_the_memory_of_a_wake_counts_from_its_start(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     entry, engine = world.manager.entries["a"], world.pool.engines[0]
@@ -104,7 +104,7 @@ async def test_what_a_wake_takes_is_counted_while_it_wakes(world: World) -> None
     assert await requested
 
 
-async def test_a_slot_that_is_lacking_is_taken_from_the_sleeper(world: World) -> None:
+async def test_a_sleeping_model_ends_for_a_missing_slot(world: World) -> None:
     world.pool.free = world.pool.size = 2
     for name in "abc":
         await world.ask(name)
@@ -112,7 +112,7 @@ async def test_a_slot_that_is_lacking_is_taken_from_the_sleeper(world: World) ->
     assert [world.state(name) for name in "abc"] == [ModelState.ABSENT, ModelState.ASLEEP, ModelState.READY]
 
 
-async def test_unload_by_hand_ends_a_sleeping_model(world: World) -> None:
+async def test_an_explicit_unload_ends_a_sleeping_model(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     await world.manager.unload(world.manager.entries["a"])
@@ -122,7 +122,7 @@ async def test_unload_by_hand_ends_a_sleeping_model(world: World) -> None:
     assert world.manager.table.used_bytes() == world.manager.table.used_host_bytes() == 0
 
 
-async def test_load_by_hand_wakes(world: World) -> None:
+async def test_an_explicit_load_wakes_a_model(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     await world.manager.load(world.manager.entries["a"])
@@ -132,7 +132,7 @@ async def test_load_by_hand_wakes(world: World) -> None:
         await asyncio.wait_for(world.manager.load(world.manager.entries["b"]), 200)
 
 
-async def test_an_idle_one_sleeps_and_ends_when_it_has_slept_for_long(world: World) -> None:
+async def test_an_idle_model_sleeps_and_ends_after_its_sleep_timeout(world: World) -> None:
     entry = world.manager.entries["a"]
     entry.recipe = recipe("a", idle_timeout=0.05)
     await world.ask("a")
@@ -146,7 +146,7 @@ async def test_an_idle_one_sleeps_and_ends_when_it_has_slept_for_long(world: Wor
     assert world.witness.events == ["loaded a", "slept a", "evicted a"]
 
 
-async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
+async def test_a_recipe_can_forbid_or_force_sleep(world: World) -> None:
     world.manager.entries["a"].recipe = recipe("a", sleep="never")
     await world.ask("a")
     await world.ask("b")
@@ -155,12 +155,12 @@ async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
     entry.slept = MemoryFootprint(device_bytes=60, host_bytes=90)
     assert entry.asleep is None, "it frees less than half"
     entry.slept = MemoryFootprint(device_bytes=5, host_bytes=0)
-    assert entry.asleep is None, "nothing stays in memory: a wake reads from disk, as a load does"
+    assert entry.asleep is None, "nothing stays in memory, so a wake would read from disk like a load"
     entry.recipe = recipe("b", sleep="always")
     assert entry.asleep is not None
 
 
-async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other(world: World) -> None:
+async def test_two_models_with_room_for_one_asleep_do_not_wait_for_each_other(world: World) -> None:
     world.manager.table.budgets, world.manager.table.host_budget = (DeviceBudget("cpu:0", 250),), 100
     await world.ask("a")
     await world.ask("b")
@@ -172,13 +172,13 @@ async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other
 
 
 async def in_place(engine: FakeEngine, adapter: AdapterRef) -> None:
-    """Return once no other adapter than this one is in a place."""
+    """Return once only this adapter is in a place."""
     async with asyncio.timeout(200):
         while engine.places != {adapter.digest}:
             await asyncio.sleep(0.001)
 
 
-async def test_adapters_are_brought_in_again_after_a_wake(tmp_path: Path) -> None:
+async def test_adapters_are_placed_again_after_a_wake(tmp_path: Path) -> None:
     world = World(tmp_path, "ab", budget=115)
     world.pool.make = can_sleep
     entry = world.manager.entries["a"]
@@ -201,7 +201,7 @@ async def test_adapters_are_brought_in_again_after_a_wake(tmp_path: Path) -> Non
     await world.pool.close()
 
 
-async def test_an_adapter_on_its_way_arrives_before_the_engine_sleeps(tmp_path: Path) -> None:
+async def test_an_adapter_being_staged_is_placed_before_the_engine_sleeps(tmp_path: Path) -> None:
     world = World(tmp_path, "ab", budget=115)
     world.pool.make = can_sleep
     queue = with_adapters(world)
@@ -237,7 +237,7 @@ async def test_an_adapter_on_its_way_arrives_before_the_engine_sleeps(tmp_path: 
     await world.pool.close()
 
 
-async def test_room_for_staged_adapters_is_kept_awake_and_given_away_asleep(tmp_path: Path) -> None:
+async def test_host_memory_for_staged_adapters_is_reserved_only_while_awake(tmp_path: Path) -> None:
     world = World(tmp_path, "ab", budget=115, host_budget=240)
     world.pool.make = can_sleep
     world.manager.entries["a"].host_adapters = 50

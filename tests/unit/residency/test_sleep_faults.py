@@ -1,4 +1,4 @@
-"""Models that die, wake wrong or hold too much around a sleep, with scripted engines in real slots."""
+"""Models that die, wake wrong or hold too much memory around a sleep, with scripted engines in real slots."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-async def test_one_that_dies_asleep_is_on_disk_without_a_back_off(world: World) -> None:
+async def test_a_model_that_dies_asleep_is_absent_without_a_back_off(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     await world.pool.links[0].end(cause=Cause("killed", "SIGKILL"))
@@ -32,11 +32,11 @@ async def test_one_that_dies_asleep_is_on_disk_without_a_back_off(world: World) 
     assert (entry.failures, used_bytes(world, "a")) == ([], (0, 0))
     assert "died a killed" in world.witness.events
     await asyncio.sleep(0.01)
-    assert world.state("a") is ModelState.ABSENT, "nobody wants it: it is not brought back"
+    assert world.state("a") is ModelState.ABSENT, "without a request it is not loaded again"
     assert await world.ask("a")
 
 
-async def test_one_that_dies_while_it_falls_asleep_makes_room_all_the_same(world: World) -> None:
+async def test_a_model_that_dies_while_falling_asleep_frees_its_memory(world: World) -> None:
     await world.ask("a")
     world.pool.engines[0].sleep_gate.clear()
     other = asyncio.create_task(world.ask("b"))
@@ -48,7 +48,7 @@ async def test_one_that_dies_while_it_falls_asleep_makes_room_all_the_same(world
     assert world.manager.entries["a"].failures == []
 
 
-async def test_one_that_cannot_fall_asleep_ends_and_does_not_try_again_and_again(world: World) -> None:
+async def test_a_model_that_cannot_sleep_ends_and_stops_trying(world: World) -> None:
     world.pool.make = lambda: FakeEngine(asleep=ASLEEP, sleep_error=EngineFailed("no"))
     for name in "abababa":
         assert await world.ask(name)
@@ -57,7 +57,7 @@ async def test_one_that_cannot_fall_asleep_ends_and_does_not_try_again_and_again
     assert world.manager.entries["a"].asleep is None
 
 
-async def test_one_sleep_that_fails_may_be_chance(world: World) -> None:
+async def test_a_model_may_sleep_after_one_failure(world: World) -> None:
     made = iter([FakeEngine(asleep=ASLEEP, sleep_error=EngineFailed("no")), *(can_sleep() for _ in range(3))])
     world.pool.make = lambda: next(made)
     for name in "abab":
@@ -66,18 +66,18 @@ async def test_one_sleep_that_fails_may_be_chance(world: World) -> None:
     assert world.manager.entries["a"].failed_sleeps == 0
 
 
-async def test_one_that_woke_wrong_is_ended_and_loaded_afresh_before_it_answers(world: World) -> None:
+async def test_a_model_that_woke_wrong_is_loaded_again_before_it_answers(world: World) -> None:
     made = iter([FakeEngine(asleep=ASLEEP, wake_error=EngineFailed("other weights")), can_sleep(), can_sleep()])
     world.pool.make = lambda: next(made)
     await world.ask("a")
     await world.ask("b")
     assert len(await world.ask("a")) == 3
-    assert world.pool.engines[0].answered == [("call", "a")], "it answered once, before its sleep"
+    assert world.pool.engines[0].answered == [("call", "a")], "only before its sleep"
     assert world.witness.events[-3:] == ["slept b", "wake failed a", "loaded a"]
     assert world.manager.entries["a"].asleep is None
 
 
-async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> None:
+async def test_a_model_that_dies_while_waking_is_loaded_again(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     world.pool.engines[0].sleep_gate.clear()
@@ -90,7 +90,7 @@ async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> No
     assert world.manager.entries["a"].loads == 2
 
 
-async def test_one_that_dies_as_it_has_woken_is_loaded_afresh(world: World) -> None:
+async def test_a_model_that_dies_after_its_wake_is_loaded_again(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
     link = world.pool.links[0]
@@ -106,7 +106,7 @@ async def test_one_that_dies_as_it_has_woken_is_loaded_afresh(world: World) -> N
     assert world.witness.events[-2:] == ["wake failed a", "loaded a"]
 
 
-async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_other_slot_is_touched(
+async def test_a_model_that_dies_before_its_wake_is_loaded_and_no_other_slot_is_touched(
     world: World,
 ) -> None:
     await world.ask("a")
@@ -118,7 +118,7 @@ async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_
         await asyncio.sleep(0.001)
     requested = asyncio.create_task(world.ask("a"))
     await reached(world, "a", ModelState.LOADING)
-    assert used_bytes(world, "a") == (5, 90), "it waits for b, and holds no more than asleep"
+    assert used_bytes(world, "a") == (5, 90), "it waits for b and holds only its memory of a sleep"
     await world.pool.links[0].crash()
     while world.manager.entries["a"].claim:
         await asyncio.sleep(0.001)
@@ -130,8 +130,8 @@ async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_
     assert world.manager.entries["a"].asleep is not None
 
 
-async def test_a_wake_whose_room_another_grows_into_sleeps_on_until_there_is_room(world: World) -> None:
-    """`b` leaves for `a`; then `c`, which stays in use, holds 155 of 215 bytes."""
+async def test_a_wake_whose_room_is_lost_to_growth_waits_for_room(world: World) -> None:
+    """While `b` leaves for `a`, `c`, which is in use, grows to 155 of 215 bytes."""
     manager = world.manager
     manager.table.budgets = (DeviceBudget(manager.table.budgets[0].device, 215),)
     for name in "abc":
@@ -151,7 +151,7 @@ async def test_a_wake_whose_room_another_grows_into_sleeps_on_until_there_is_roo
     assert world.witness.events[-4:] == ["grew c 155", "evicted b", "slept c", "woke a"]
 
 
-async def test_one_that_gives_too_little_back_is_ended_so_that_no_request_waits_for_ever(world: World) -> None:
+async def test_a_model_that_frees_too_little_by_sleeping_ends(world: World) -> None:
     class Liar(FakeEngine):
         async def sleep(self) -> MemoryFootprint:
             await super().sleep()
@@ -162,7 +162,7 @@ async def test_one_that_gives_too_little_back_is_ended_so_that_no_request_waits_
     assert await asyncio.wait_for(world.ask("b"), 200)
     assert world.witness.events == ["loaded a", "slept a", "evicted a", "loaded b"]
     await asyncio.wait_for(world.ask("a"), 200)
-    assert world.manager.entries["a"].asleep is None, "measured: a sleep of this model is worth nothing"
+    assert world.manager.entries["a"].asleep is None, "by measurement, a sleep of this model frees nothing"
 
 
 async def test_a_sleeping_engine_that_does_not_answer_is_ended(world: World) -> None:
@@ -176,7 +176,7 @@ async def test_a_sleeping_engine_that_does_not_answer_is_ended(world: World) -> 
     assert world.state("b") is ModelState.READY
 
 
-async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World) -> None:
+async def test_memory_is_not_reused_before_it_is_seen_as_free(world: World) -> None:
     seen = asyncio.Event()
 
     async def back(freed: int, before: int | None) -> None:
@@ -195,8 +195,8 @@ async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World
     assert await other
 
 
-async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World) -> None:
-    """`c` fits on the device at once, but not into host memory before `a`, which sleeps there, has left it."""
+async def test_host_memory_is_not_reused_before_it_is_seen_as_free(world: World) -> None:
+    """`c` fits on the device, but not into host memory until `a`, which sleeps there, has left."""
     seen = asyncio.Event()
 
     async def back(freed: int, before: int | None) -> None:
@@ -219,8 +219,8 @@ async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: 
     assert await other
 
 
-async def test_only_bytes_that_a_process_held_are_waited_for(world: World) -> None:
-    """Not those of a step, for which room is kept: no process holds them when it leaves."""
+async def test_only_memory_that_a_process_held_is_awaited(world: World) -> None:
+    """The memory that is reserved for a step is not held by an ending process."""
     awaited: list[int] = []
 
     async def back(freed: int, before: int | None) -> None:
@@ -248,4 +248,4 @@ async def test_only_bytes_that_a_process_held_are_waited_for(world: World) -> No
     await world.ask("b")
     world.pool.engines[-2].wake_error = EngineFailed("no")
     assert await world.ask("a")
-    assert awaited == [95, 95, 100], "the first sleep, the second one for the wake, and the end of what did not wake"
+    assert awaited == [95, 95, 100], "the first sleep, the second one for the wake, and the end of the failed wake"

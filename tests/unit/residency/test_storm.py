@@ -1,7 +1,6 @@
-"""Requests, unloads, deaths, loads that fail and engines that do not sleep or wake well, in any order: what must hold
-all the same.
+"""Invariants under requests, unloads, deaths, failing loads and engines that fail to sleep or wake, in any order.
 
-On a virtual clock, with the real manager and queues. STORMS=3000 runs more of them.
+The manager and the queues are real, the clock is virtual. STORMS=3000 runs more examples.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ STORMS = int(os.environ.get("STORMS", "120"))
 LOADS = {"a": 3.0, "b": 1.0, "c": 0.5, "d": 2.0}
 BYTES = {"a": 200, "b": 100, "c": 50, "d": 100}
 QUIET = 3600.0
-"""Virtual seconds after the last action in which everything has to come to rest."""
+"""The virtual seconds after the last action in which the world has to come to rest."""
 REFUSALS = frozenset({"model_failed", "engine_died", "bad_weights", "out_of_memory", "drained", "killed", "no_slot"})
 
 MODELS = st.sampled_from(sorted(LOADS))
@@ -57,7 +56,6 @@ async def storm(actions: Actions, sleepers: set[str], host: int, slots: int, **m
 
 async def weather(world: Storm, actions: Actions) -> None:
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=7.0, hung_after=30.0))
-    world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]  # nothing hangs here
     tasks: list[asyncio.Task[None]] = []
     for (what, model, seconds), gap in actions:
         replicas = world.manager.entries[model].replicas
@@ -66,7 +64,7 @@ async def weather(world: Storm, actions: Actions) -> None:
             case "ask":
                 tasks.append(asyncio.create_task(world.ask(model, seconds)))
             case "load" | "unload":
-                tasks.append(asyncio.create_task(world.by_hand(model, what == "load")))
+                tasks.append(asyncio.create_task(world.load_or_unload(model, what == "load")))
             case "insomnia":
                 world.insomniacs.add(model)
             case "bad_weights" | "out_of_memory":
@@ -86,7 +84,7 @@ async def weather(world: Storm, actions: Actions) -> None:
     states = {entry.id: entry.state.value for entry in world.manager.entries.values()}
     assert not waiting, f"{len(waiting)} wait for ever: {states}"
     for task in tasks:
-        await task  # an assertion in it
+        await task  # raises a failed assertion
     await asyncio.sleep(200.0)  # back-offs, idle time-outs
     world.check_rest()
     asks = sum(what == "ask" for (what, _, _), _ in actions)
@@ -94,10 +92,6 @@ async def weather(world: Storm, actions: Actions) -> None:
     assert set(world.refused) <= REFUSALS
     watching.cancel()
     await world.manager.close()
-
-
-async def _no_ping(*_: object) -> None:
-    return None
 
 
 @settings(max_examples=STORMS, suppress_health_check=[HealthCheck.too_slow])
@@ -123,7 +117,7 @@ def test_nothing_is_lost_and_no_request_waits_for_ever(
 )
 @pytest.mark.long
 def test_the_same_holds_for_models_with_replicas(actions: Actions, sleepers: set[str], host: int, slots: int) -> None:
-    """Two requests fill one of them, so that more of them come while requests take their 30 s."""
+    """Two requests fill a replica, so that further ones are added while requests take 30 s."""
     replicas = {"b": {"least": 2}, "c": {"least": 1, "most": 3}, "d": {"most": 2}}
     run(storm(actions, sleepers, host, slots, replicas=replicas, at_once=2))
 
@@ -136,7 +130,7 @@ def test_the_same_holds_for_models_with_replicas(actions: Actions, sleepers: set
     wide=st.sampled_from([{"a": 2}, {"a": 2, "d": 2}, {"a": 4, "d": 2}]),
 )
 @pytest.mark.long
-def test_the_same_with_models_over_several_devices(
+def test_the_same_holds_for_models_on_several_devices(
     actions: Actions, sleepers: set[str], slots: int, wide: dict[str, int]
 ) -> None:
     run(storm(actions, sleepers, 1000, slots, parts=4, spread=wide))
@@ -149,11 +143,11 @@ def test_the_same_with_models_over_several_devices(
     slots=st.integers(2, 6),
 )
 @pytest.mark.long
-def test_the_same_with_replicas_over_several_devices(actions: Actions, sleepers: set[str], slots: int) -> None:
+def test_the_same_holds_for_replicas_on_several_devices(actions: Actions, sleepers: set[str], slots: int) -> None:
     replicas = {"b": {"least": 2}, "c": {"least": 1, "most": 3}, "d": {"most": 2}}
     run(storm(actions, sleepers, 1000, slots, parts=4, spread={"a": 4, "b": 2, "d": 2}, replicas=replicas, at_once=2))
 
 
-def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:
-    """Nothing else happens meanwhile upon which the manager would look again."""
+def test_a_request_that_waits_for_a_slot_is_served_when_it_is_back() -> None:
+    """No other event makes the manager decide again."""
     run(storm([(("ask", "a", 0.0), 5.0), (("unload", "a", 0.0), 0.3), (("ask", "b", 0.0), 0.0)], set(), 1000, slots=1))

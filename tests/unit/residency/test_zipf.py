@@ -1,6 +1,6 @@
-"""A budget for two of five models and traffic on all five: how long anybody waits, how often models change.
+"""With a budget for two of five models and traffic on all five, waits and loads stay within bounds.
 
-The bounds are those of docs/residency.md, with the figures of this test put in.
+The bounds are those of docs/residency.md with the figures of this test.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ FIT = 2
 async def traffic(
     seed: int, min_resident: float, rate: float, skew: float, host_budget: int = 0, slots: int = 3
 ) -> tuple[VirtualWorld, list[float]]:
-    """REQUESTS requests, Poisson in time, Zipf over the models; the seconds that each waited before it started."""
+    """Return the world and the waits in seconds of REQUESTS requests, Poisson in time, with Zipf's law over models."""
     rng = random.Random(seed)
     world = VirtualWorld(
         bytes=dict.fromkeys(LOADS, 100), seconds=LOADS, budget=100 * FIT + 50, slots=slots,
         residency={"min_resident": min_resident, "drain_deadline": 60}, patience=PATIENCE,
     )  # fmt: skip
-    if host_budget:  # they can sleep
+    if host_budget:  # the models can sleep
         world.asleep = dict.fromkeys(LOADS, MemoryFootprint(device_bytes=10, host_bytes=100))
         world.manager.table.host_budget = host_budget
     weights = [1 / (place + 1) ** skew for place in range(len(LOADS))]
     waits: list[float] = []
 
     async def one(model: str, seconds: float) -> None:
-        came = world.clock()
+        began = world.clock()
         async with await world.queues[model].acquire(None):
-            waits.append(world.clock() - came)
+            waits.append(world.clock() - began)
             assert world.held() <= world.budget
             assert world.manager.table.used_host_bytes() <= world.manager.table.host_budget
             await asyncio.sleep(seconds)
@@ -48,14 +48,14 @@ async def traffic(
         await asyncio.sleep(rng.expovariate(rate))
         (model,) = rng.choices(list(LOADS), weights)
         tasks.append(asyncio.create_task(one(model, rng.uniform(0.05, LONGEST_ANSWER))))
-    await asyncio.gather(*tasks)  # whoever was dropped raises here
+    await asyncio.gather(*tasks)  # raises for a dropped request
     await world.manager.close()
     return world, waits
 
 
 @pytest.mark.parametrize("skew", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize(("min_resident", "rate"), [(2.0, 20.0), (2.0, 0.5), (15.0, 5.0)])
-def test_no_wait_is_above_the_bound_and_nothing_thrashes(min_resident: float, rate: float, skew: float) -> None:
+def test_waits_and_loads_are_bounded(min_resident: float, rate: float, skew: float) -> None:
     loop = VirtualLoop()
     try:
         world, waits = loop.run_until_complete(traffic(7, min_resident, rate, skew))
@@ -64,8 +64,8 @@ def test_no_wait_is_above_the_bound_and_nothing_thrashes(min_resident: float, ra
     assert len(waits) == REQUESTS
     assert world.failures == []
 
-    # The models that are not resident and came before it, one after the other, then its own turn. One more for a
-    # request that came while its model was draining: it asks again when that has ended.
+    # The models that are not resident and were requested before it, one after the other, and then its own turn. One
+    # more if its model was draining, because then the load is requested again after the drain.
     turn = max(PATIENCE, min_resident) + LONGEST_ANSWER + END
     turns = len(LOADS) - FIT + 1
     assert max(waits) <= turns * (turn + max(LOADS.values())), (max(waits), turn)
@@ -77,13 +77,13 @@ def test_no_wait_is_above_the_bound_and_nothing_thrashes(min_resident: float, ra
         times = [at for at, name in world.loads if name == model]
         left = [at for at, name in world.evictions if name == model]
         for came, went in zip(times, left, strict=False):
-            assert went - came >= min_resident, "evicted sooner after its load than it may be"
+            assert went - came >= min_resident, "evicted too soon after its load"
 
 
 @pytest.mark.parametrize(("host_budget", "slots"), [(310, 4), (510, 6)])
 @pytest.mark.parametrize("skew", [0.5, 1.5])
 def test_models_that_sleep_keep_the_bound_and_both_budgets(skew: float, host_budget: int, slots: int) -> None:
-    """Host memory for three of five that slept once, or for all of them: then nothing is loaded twice."""
+    """Host memory is for three of five sleeping models, or for all of them, so that nothing is loaded twice."""
     loop = VirtualLoop()
     try:
         world, waits = loop.run_until_complete(traffic(7, 2.0, 5.0, skew, host_budget, slots))
@@ -91,7 +91,7 @@ def test_models_that_sleep_keep_the_bound_and_both_budgets(skew: float, host_bud
         loop.close()
     assert len(waits) == REQUESTS
     assert world.failures == []
-    turn = PATIENCE + 2.0 + LONGEST_ANSWER + world.wake_seconds + END  # to fall asleep takes as long as a wake here
+    turn = PATIENCE + 2.0 + LONGEST_ANSWER + world.wake_seconds + END  # a sleep takes as long as a wake here
     assert max(waits) <= (len(LOADS) - FIT + 1) * (turn + world.wake_seconds + max(LOADS.values())), max(waits)
     assert world.naps
     if host_budget == 510:
@@ -103,8 +103,8 @@ def test_models_that_sleep_keep_the_bound_and_both_budgets(skew: float, host_bud
         assert world.evictions
 
 
-def test_the_clock_jumps_and_the_order_stays() -> None:
-    """The simulator itself: two sleepers wake in order, an hour later, at once."""
+def test_the_virtual_clock_jumps_and_keeps_the_order() -> None:
+    """Two sleepers of the simulator wake in order, without an hour of real time."""
     loop, woke = VirtualLoop(), []
 
     async def sleeper(seconds: float) -> None:

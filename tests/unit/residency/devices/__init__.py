@@ -1,1 +1,1 @@
-"""Several devices, and models over several of them."""
+"""Several devices, and models that use several of them."""

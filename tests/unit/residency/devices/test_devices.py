@@ -1,4 +1,4 @@
-"""Several devices, each with a budget of its own: here halves of a CPU."""
+"""Several devices with a budget each, here halves of a CPU."""
 
 import asyncio
 import os
@@ -27,50 +27,50 @@ def test_a_cpu_as_two_devices_has_half_the_budget_on_each() -> None:
     assert Device("cuda", "cuda:0", "GPU", 1000, 850).budgets == (DeviceBudget("cuda:0", 850, "GPU", 1000),)
 
 
-def test_parts_of_a_cpu_have_cores_of_their_own_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_cpu_have_separate_cores_if_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 1, 2, 5, 6})
     assert [part.cores for part in detect("cpu:2", 100).budgets] == [(1, 2), (5, 6)]
     assert {part.cores for part in detect("cpu:6", 100).budgets} == {()}
     assert detect("cpu", 100).budgets[0].cores == ()
 
 
-def test_as_many_budgets_as_devices() -> None:
+def test_there_must_be_as_many_budgets_as_devices() -> None:
     with pytest.raises(RuntimeError, match="3 sizes for 2 devices"):
         detect("cpu:2", [1, 2, 3])
 
 
-def test_two_halves_are_not_a_whole() -> None:
+def test_a_model_larger_than_each_device_is_impossible() -> None:
     result = plan(Snapshot(HALVES, (), 1, NOW), Need("big", 150, 1.0, NOW))
     assert result.verdict == "impossible"
     assert (result.budget, result.victims) == (100, ())
 
 
-def test_the_device_with_room_is_taken_before_anybody_leaves() -> None:
+def test_a_device_with_room_is_used_before_anything_is_evicted() -> None:
     result = plan(Snapshot(HALVES, (resident("a", devices=("cpu:0",)),), 1, NOW), Need("new", 100, 1.0, NOW))
     assert (result.verdict, result.devices, result.victims) == ("load", ("cpu:1",), ())
 
 
-def test_who_leaves_is_on_the_same_device() -> None:
-    """Two models would fit instead, but each half of the room would be on another device."""
-    them = (resident("a", devices=("cpu:0",), bytes=60, last_used=0.0), resident("b", devices=("cpu:1",), bytes=90))
-    result = plan(Snapshot(HALVES, them, 1, NOW), Need("new", 70, 1.0, NOW))
+def test_victims_are_on_the_same_device() -> None:
+    """The free memory of both devices would be enough, but it does not add up."""
+    both = (resident("a", devices=("cpu:0",), bytes=60, last_used=0.0), resident("b", devices=("cpu:1",), bytes=90))
+    result = plan(Snapshot(HALVES, both, 1, NOW), Need("new", 70, 1.0, NOW))
     assert (result.devices, [v.id for v in result.victims]) == (("cpu:0",), ["a"])
 
 
 def test_a_wake_stays_on_its_device() -> None:
     own = resident("new", state=ModelState.ASLEEP, devices=("cpu:0",), bytes=5, host=60)
-    there = resident("a", devices=("cpu:0",), bytes=90)
-    result = plan(Snapshot(HALVES, (own, there), 0, NOW), Need("new", 100, 1.0, NOW, host=60))
+    other = resident("a", devices=("cpu:0",), bytes=90)
+    result = plan(Snapshot(HALVES, (own, other), 0, NOW), Need("new", 100, 1.0, NOW, host=60))
     assert (result.verdict, result.devices, [v.id for v in result.victims]) == ("wake", ("cpu:0",), ["a"])
 
 
-def test_a_slot_may_come_from_another_device() -> None:
+def test_a_victim_for_a_slot_may_be_on_another_device() -> None:
     pinned = resident("a", devices=("cpu:0",), bytes=30, pinned=True)
     result = plan(
         Snapshot(HALVES, (pinned, resident("b", devices=("cpu:1",), bytes=90)), 0, NOW), Need("new", 50, 1.0, NOW)
     )
     assert result.verdict == "load"
-    assert [v.id for v in result.victims] == ["b"], "for its slot, wherever it is"
+    assert [v.id for v in result.victims] == ["b"], "for its slot, which may be on any device"
 
 
 sizes = st.integers(1, 120)
@@ -103,8 +103,8 @@ def test_a_load_fits_its_device_once_its_victims_have_left(
             assert sum(r.bytes for r in them if r.devices == (budget.device,) and r.pinned) + size > budget.bytes
 
 
-async def test_models_are_loaded_on_both_and_leave_their_own(tmp_path: Path) -> None:
-    """Each model fills a half."""
+async def test_models_are_loaded_on_both_devices_and_replaced_on_their_own(tmp_path: Path) -> None:
+    """Each model fills one half."""
     world = World(tmp_path, "abc", budget=200, parts=2)
     try:
         async with asyncio.timeout(200), in_use(world, "b"):
@@ -131,7 +131,7 @@ async def test_an_engine_on_a_part_of_the_cpu_gets_the_cpu(tmp_path: Path) -> No
     await world.pool.close()
 
 
-async def test_models_of_a_device_that_is_gone_come_back_on_another(tmp_path: Path) -> None:
+async def test_models_of_a_lost_device_are_loaded_on_another(tmp_path: Path) -> None:
     world = World(tmp_path, "abc", budget=200, parts=2)
     try:
         async with asyncio.timeout(200):
@@ -148,7 +148,9 @@ async def test_models_of_a_device_that_is_gone_come_back_on_another(tmp_path: Pa
             assert entry.failures[0].cause.code == "device_lost"
             assert "GPU is lost" in str(entry.failures[0].cause)
             await world.ask("b")
-            assert world.manager.entries["b"].devices == entry.devices, "one leaves: nothing is loaded on what is gone"
+            assert world.manager.entries["b"].devices == entry.devices, (
+                "a model is evicted, since nothing is loaded on a lost device"
+            )
             memory.lost = ""
             await world.manager.watcher.look_at_devices()
             await world.ask("c")
@@ -158,7 +160,7 @@ async def test_models_of_a_device_that_is_gone_come_back_on_another(tmp_path: Pa
         await world.pool.close()
 
 
-async def test_without_any_device_left_it_says_so(tmp_path: Path) -> None:
+async def test_an_error_says_that_no_device_is_left(tmp_path: Path) -> None:
     world = World(tmp_path, "a", budget=100)
     world.manager.table.lost["cpu:0"] = "GPU is lost"
     with pytest.raises(DoesNotFit, match="device is gone"):

@@ -1,6 +1,6 @@
-"""Models over several devices: which sets they may take, who leaves for them, and bytes on each device.
+"""Models on several devices: allowed sets of devices, victims, and bytes on each device.
 
-EVENTS=100000 and --timeout 0 run more of the random ones.
+EVENTS=100000 with --timeout 0 runs more random events.
 """
 
 import os
@@ -40,23 +40,23 @@ def test_sets_of_devices_are_neighbours(size: int, sets: list[tuple[int, ...]]) 
     assert [tuple(budget.number for budget in group) for group in groups(EIGHT, size)] == sets
 
 
-def test_a_set_with_a_lost_device_is_none() -> None:
-    there = tuple(budget for budget in EIGHT if budget.number != 2)
-    assert [group[0].number for group in groups(there, 2)] == [0, 4, 6]
+def test_a_set_with_a_lost_device_is_not_allowed() -> None:
+    left = tuple(budget for budget in EIGHT if budget.number != 2)
+    assert [group[0].number for group in groups(left, 2)] == [0, 4, 6]
 
 
-def test_one_device_without_a_number() -> None:
+def test_a_single_device_needs_no_number() -> None:
     one = (DeviceBudget("cpu", 100),)
     assert (groups(one, 1), groups(one, 2)) == ([one], [])
 
 
-def test_a_free_set_is_taken_before_anybody_leaves() -> None:
+def test_a_free_set_is_used_before_anything_is_evicted() -> None:
     result = plan(Snapshot(FOUR, (resident("a", devices=("cuda:1",)),), 1, NOW), need(80, 2))
     assert (result.verdict, result.devices, result.victims) == ("load", ("cuda:2", "cuda:3"), ())
 
 
-def test_who_leaves_is_on_the_set_and_no_more_than_needed() -> None:
-    """On 0-1 two would have to leave, on 2-3 one."""
+def test_the_set_with_the_fewest_victims_is_chosen() -> None:
+    """Two models would have to leave 0-1, but only one 2-3."""
     them = (
         resident("a", devices=("cuda:0",), last_used=0.0), resident("b", devices=("cuda:1",), last_used=0.0),
         resident("c", devices=("cuda:2",), bytes=90), resident("d", devices=("cuda:3",), bytes=20),
@@ -76,12 +76,12 @@ def test_both_devices_of_a_set_must_have_room() -> None:
     assert "on each of 2 devices" in result.why
 
 
-def test_a_wide_model_leaves_for_a_narrow_one() -> None:
+def test_a_model_on_two_devices_may_leave_for_one_on_a_single_device() -> None:
     result = plan(Snapshot(FOUR[:2], (resident("a", devices=("cuda:0", "cuda:1")),), 1, NOW), need(30, 1))
     assert (result.verdict, [v.id for v in result.victims]) == ("load", ["a"])
 
 
-def test_more_devices_than_there_are_are_impossible() -> None:
+def test_a_model_on_more_devices_than_there_are_is_impossible() -> None:
     result = plan(Snapshot(FOUR, (), 1, NOW), need(10, 8))
     assert result.verdict == "impossible"
     assert "new is spread over 8 adjacent devices (0-7, 8-15, ...)" in result.why
@@ -123,7 +123,7 @@ def test_a_load_fits_each_of_its_devices_once_its_victims_have_left(
 
 @pytest.mark.long
 def test_bytes_stay_within_each_budget_under_many_events() -> None:
-    """On eight devices models of all widths, with up to three replicas, come, are used, end by themselves."""
+    """Models on one to eight devices, with up to three replicas, are loaded, used and ended."""
     rng, loads, evicted = random.Random(45), 0, 0
     widths = {f"m{number}": rng.choice([1, 1, 2, 4, 8]) for number in range(30)}
     sizes = {name: rng.randint(5, 95) for name in widths}

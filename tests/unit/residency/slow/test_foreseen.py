@@ -1,4 +1,4 @@
-"""What a request is told that comes in the middle of a long change of state."""
+"""The expected wait of requests that arrive during a long change of state."""
 
 import asyncio
 
@@ -13,24 +13,24 @@ from tests.unit.residency.slow.two import FIRST_SLEEP, WAKE, ask, falls_asleep, 
 
 
 def test_a_request_during_a_sleep_expects_the_rest_of_the_sleep_and_the_wake() -> None:
-    async def come() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         entry = await falls_asleep(world)
         assert entry.progress is not None
         assert entry.progress.phase == "falling asleep"
-        foreseen = world.manager.expected_wait(entry)
-        assert foreseen == pytest.approx(FIRST_SLEEP - 1.0 + WAKE)
+        expected = world.manager.expected_wait(entry)
+        assert expected == pytest.approx(FIRST_SLEEP - 1.0 + WAKE)
         plan = world.manager.plan(entry)
-        assert (plan.verdict, plan.expected_seconds) == ("wake", pytest.approx(foreseen))
-        assert await ask(world, "a") == pytest.approx(foreseen)
+        assert (plan.verdict, plan.expected_seconds) == ("wake", pytest.approx(expected))
+        assert await ask(world, "a") == pytest.approx(expected)
         assert entry.progress is None
         await world.manager.close()
 
-    run(come())
+    run(scenario())
 
 
 def test_the_expected_wait_includes_the_sleep_of_a_victim() -> None:
-    async def come() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         await ask(world, "a")
         a, b = world.manager.entries["a"], world.manager.entries["b"]
@@ -42,32 +42,32 @@ def test_the_expected_wait_includes_the_sleep_of_a_victim() -> None:
         assert world.manager.expected_wait(b) == pytest.approx(FIRST_SLEEP - 4.0 + 5.0)
         assert await requested == pytest.approx(FIRST_SLEEP + 5.0)
 
-        back = asyncio.create_task(ask(world, "a"))  # its wake waits for b, which falls asleep for the first time
+        back = asyncio.create_task(ask(world, "a"))  # its wake waits for the first sleep of b
         await asyncio.sleep(4.0)
         assert (a.state, a.progress and a.progress.phase) == (ModelState.LOADING, "evicting")
         assert world.manager.expected_wait(a) == pytest.approx(FIRST_SLEEP - 4.0 + WAKE), "a wake, not a load"
         await back
-        assert world.manager.expected_wait(b) == pytest.approx(WAKE + WAKE), "to pin memory again takes no time"
+        assert world.manager.expected_wait(b) == pytest.approx(WAKE + WAKE), "pinning memory again takes no time"
         await world.manager.close()
 
-    run(come())
+    run(scenario())
 
 
 def test_the_expected_wait_includes_a_sleep_under_way() -> None:
-    async def come() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         await falls_asleep(world)
         b = world.manager.entries["b"]
-        foreseen = FIRST_SLEEP - 1.0 + 5.0
-        assert world.manager.expected_wait(b) == pytest.approx(foreseen)
-        assert await ask(world, "b") == pytest.approx(foreseen)
+        expected = FIRST_SLEEP - 1.0 + 5.0
+        assert world.manager.expected_wait(b) == pytest.approx(expected)
+        assert await ask(world, "b") == pytest.approx(expected)
         await world.manager.close()
 
-    run(come())
+    run(scenario())
 
 
-def test_who_has_room_does_not_wait_for_one_that_falls_asleep() -> None:
-    async def come() -> None:
+def test_a_load_with_enough_room_does_not_wait_for_a_sleep() -> None:
+    async def scenario() -> None:
         world = world_of_two(budget=60)
         await falls_asleep(world)
         assert world.manager.expected_wait(world.manager.entries["b"]) == 5.0
@@ -75,17 +75,17 @@ def test_who_has_room_does_not_wait_for_one_that_falls_asleep() -> None:
         assert world.manager.entries["a"].state is ModelState.DRAINING
         await world.manager.close()
 
-    run(come())
+    run(scenario())
 
 
-def test_what_others_load_meanwhile_does_not_make_a_sleep_longer() -> None:
-    """It hides that the memory is back: it is looked for in vain for ten seconds. The next sleep may be alone."""
+def test_other_loads_do_not_lengthen_the_measured_sleep() -> None:
+    """They hide the freed memory, for which the manager waits ten seconds in vain. The next sleep may be faster."""
 
     class Hidden(HostMemory):
         async def back(self, held: int, before: int | None) -> None:
             await asyncio.sleep(10.0)
 
-    async def hide() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         world.manager.table.memories = dict.fromkeys(world.manager.table.memories, Hidden())
         entry = await falls_asleep(world)
@@ -95,13 +95,13 @@ def test_what_others_load_meanwhile_does_not_make_a_sleep_longer() -> None:
         assert entry.measured_first_sleep == FIRST_SLEEP
         await world.manager.close()
 
-    run(hide())
+    run(scenario())
 
 
-def test_unmeasured_sleeps_and_wakes_are_foreseen_within_a_factor_of_two() -> None:
+def test_unmeasured_sleeps_and_wakes_are_estimated_within_a_factor_of_two() -> None:
     """Compared with an H200 (benchmarks/results/gpu/2026-11-27-h200.json)."""
 
-    async def guess() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         await ask(world, "a")
         entry = world.manager.entries["a"]
@@ -112,7 +112,7 @@ def test_unmeasured_sleeps_and_wakes_are_foreseen_within_a_factor_of_two() -> No
         assert 16.0 / 2 < entry.sleep_seconds < 16.0 * 2
         assert 0.68 / 2 < entry.wake_seconds < 0.68 * 2
         entry.naps, entry.measured_wake = 1, 0.68
-        assert 0.53 / 2 < entry.sleep_seconds < 0.53 * 2, "as a wake, since one came before it"
+        assert 0.53 / 2 < entry.sleep_seconds < 0.53 * 2, "like a wake, as it is not the first sleep"
         await world.manager.close()
 
-    run(guess())
+    run(scenario())

@@ -1,4 +1,4 @@
-"""Models that nobody uses: when they sleep, and when their process ends."""
+"""When unused models sleep, and when their processes end."""
 
 import asyncio
 
@@ -21,10 +21,10 @@ from tests.unit.residency.slow.two import (
 HOUR = 3600.0
 
 
-def test_an_idle_model_sleeps_on_while_its_room_is_not_needed() -> None:
-    """It ended when it had slept for as long again: 10 s of idleness, and the next request waited for a load."""
+def test_an_idle_model_sleeps_until_its_memory_is_needed() -> None:
+    """It used to end after another `idle_timeout` asleep, so that the next request waited for a load."""
 
-    async def rest() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         entry = await falls_asleep(world)
         async with watched(world):
@@ -35,11 +35,11 @@ def test_an_idle_model_sleeps_on_while_its_room_is_not_needed() -> None:
         assert [model for _, model in world.loads] == ["a"]
         await world.manager.close()
 
-    run(rest())
+    run(scenario())
 
 
-def test_one_with_a_time_out_for_its_sleep_ends_after_it() -> None:
-    async def rest() -> None:
+def test_a_sleeping_model_ends_after_its_sleep_timeout() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         entry = await falls_asleep(world, sleep_timeout=HOUR)
         async with watched(world):
@@ -51,11 +51,11 @@ def test_one_with_a_time_out_for_its_sleep_ends_after_it() -> None:
         assert await ask(world, "a") == pytest.approx(LOAD)
         await world.manager.close()
 
-    run(rest())
+    run(scenario())
 
 
-def test_one_that_slept_as_a_victim_ends_after_it_too() -> None:
-    async def rest() -> None:
+def test_a_model_that_sleeps_as_a_victim_ends_after_its_sleep_timeout() -> None:
+    async def scenario() -> None:
         world = world_of_two()
         entry = world.manager.entries["a"]
         residency = entry.recipe.residency.model_copy(update={"sleep_timeout": HOUR})
@@ -69,4 +69,4 @@ def test_one_that_slept_as_a_victim_ends_after_it_too() -> None:
         assert world.manager.entries["b"].state is ModelState.READY
         await world.manager.close()
 
-    run(rest())
+    run(scenario())

@@ -1,7 +1,7 @@
 """Two models whose changes of state take long, on a virtual clock.
 
-The times are rounded ones of an 8B model on an H200: it loads in 109 s, falls asleep in 16 s the first time and in half
-a second afterwards, and wakes in half a second.
+The times are those of an 8B model on an H200, rounded: 109 s for a load, 16 s for the first sleep and half a second for
+further ones, and half a second for a wake.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ LOAD, FIRST_SLEEP, WAKE, IDLE, PATIENCE = 109.0, 16.0, 0.5, 10.0, 1.0
 
 
 def world_of_two(budget: float = 36) -> VirtualWorld:
-    """Return a world with a `budget` in GiB: 36 is enough for one awake and one sleeping model."""
+    """Return a world with a `budget` in GiB, of which 36 are enough for one awake and one sleeping model."""
     world = VirtualWorld(
         bytes={"a": 28 * GIB, "b": 28 * GIB}, seconds={"a": LOAD, "b": 5.0}, budget=int(budget * GIB), slots=3,
         residency={"min_resident": 0}, patience=PATIENCE, wake_seconds=WAKE, first_sleep_seconds=FIRST_SLEEP,
@@ -32,9 +32,9 @@ def world_of_two(budget: float = 36) -> VirtualWorld:
 
 async def ask(world: VirtualWorld, model: str) -> float:
     """Return the seconds that a request waited."""
-    came = world.clock()
+    began = world.clock()
     async with await world.queues[model].acquire(None):
-        return world.clock() - came
+        return world.clock() - began
 
 
 async def reached(world: VirtualWorld, entry: ModelEntry, state: ModelState) -> None:
@@ -45,15 +45,14 @@ async def reached(world: VirtualWorld, entry: ModelEntry, state: ModelState) -> 
 
 @asynccontextmanager
 async def watched(world: VirtualWorld) -> AsyncIterator[None]:
-    """Let idle time-outs run meanwhile."""
-    world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
+    """Let idle time-outs run inside the block."""
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.125, hung_after=30))
     yield
     watching.cancel()
 
 
 async def falls_asleep(world: VirtualWorld, **more: float) -> ModelEntry:
-    """Let the idle model `a` have begun to fall asleep a second ago. `more`: of its recipe's residency."""
+    """Return model `a` one second after it began to fall asleep. `more` has further residency settings."""
     entry = world.manager.entries["a"]
     residency = Residency(min_resident=0, idle_timeout=IDLE, **more)
     entry.recipe = entry.recipe.model_copy(update={"residency": residency})
@@ -62,7 +61,3 @@ async def falls_asleep(world: VirtualWorld, **more: float) -> ModelEntry:
         await reached(world, entry, ModelState.DRAINING)
     await asyncio.sleep(entry.asleep_since + 1.0 - world.clock())
     return entry
-
-
-async def _no_ping(*_: object) -> None:
-    return None
