@@ -22,12 +22,27 @@ class ServeCommand(TyperCommand):
     """The command `serve`, with its own options and one for each setting."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raise UsageError for an option of earlier versions."""
+        """Raise UsageError for an option of earlier versions, and for a model or an option of `vllm serve`."""
+        known = {
+            option for parameter in self.get_params(ctx) for option in (*parameter.opts, *parameter.secondary_opts)
+        }
         for word in args:
-            name = word.partition("=")[0].removeprefix("--")
-            if word.startswith("--") and name.replace("-", "_") in removed():
-                raise UsageError(f"--{name} no longer exists: {removed()[name.replace('-', '_')]}.")
-        return super().parse_args(ctx, args)
+            option = word.partition("=")[0]
+            name = option.removeprefix("--").replace("-", "_")
+            if not option.startswith("--") or option in known:
+                continue
+            if name in removed():
+                raise UsageError(f"{option} no longer exists: {removed()[name]}.")
+            if advice := for_models(name):
+                raise UsageError(f"serve has no {option}: {advice}.")
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest:
+            raise UsageError(
+                f"serve takes no arguments, such as {rest[0]}. Name recipes with --recipes, or add a model later: "
+                f"roundhouse models add {rest[0]}"
+            )
+        return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [*options(), *super().get_params(ctx)]
@@ -44,6 +59,18 @@ def removed() -> dict[str, str]:
     from runtime.config.settings import REMOVED
 
     return REMOVED
+
+
+def for_models(flag: str) -> str:
+    """Say where a flag of `vllm serve` goes; '' if it is none."""
+    from models.flags import OURS, REPLACEMENTS
+    from registry.vllm_source import serve_flags
+
+    if flag in OURS:
+        return f"write it as {OURS[flag]} in the model's recipe"
+    if flag in REPLACEMENTS:
+        return f"use {REPLACEMENTS[flag]}"
+    return "write it below engine.flags in the model's recipe" if flag in serve_flags() else ""
 
 
 def options() -> list[Any]:

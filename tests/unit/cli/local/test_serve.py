@@ -230,6 +230,26 @@ def test_a_factor_scales_all_bounds_that_are_not_set(run: Run, monkeypatch: pyte
     assert (settings.max_headers, settings.header_seconds) == (128 << 10, 20.0)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["Qwen/Qwen3-0.6B", "--port", "8000"], "roundhouse models add Qwen/Qwen3-0.6B"),
+        (
+            ["--max-model-len", "4096"],
+            "serve has no --max-model-len: write it as context_length in the model's recipe.",
+        ),
+        (["--tool-call-parser=hermes"], "serve has no --tool-call-parser: write it below engine.flags in the model's"),
+        (["--no-enable-prefix-caching"], "write it below engine.flags"),
+        (["--api-key", "x"], "serve has no --api-key: use roundhouse keys create."),
+        (["--nonsense"], "No such option: --nonsense"),
+    ],
+)
+def test_words_of_vllm_serve_get_advice(run: Run, arguments: list[str], words: str) -> None:
+    result = run("serve", *arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize("name", sorted(REMOVED))
 def test_a_setting_of_an_earlier_version_is_refused_with_its_replacement(
     name: str, run: Run, monkeypatch: pytest.MonkeyPatch
