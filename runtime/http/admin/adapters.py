@@ -28,6 +28,7 @@ from runtime.http.admin.bodies import (
     VllmLoadBody,
     VllmUnloadBody,
     json_answer,
+    locate_adapter,
     registration_answer,
 )
 from runtime.http.admin.folders import check_folder, check_scope
@@ -314,8 +315,10 @@ async def merge_adapter(gateway: CurrentGateway, context: CurrentContext, name: 
 async def vllm_load_adapter(gateway: CurrentGateway, context: CurrentContext, body: VllmLoadBody) -> Response:
     """Register an adapter (vLLM)."""
     base = body.base_model_name or gateway.services.adapters.only_base()
-    await _check_folder(gateway, base, body.lora_name, context.caller, body.lora_path, "lora_path")
-    await gateway.services.adapters.register(body.lora_name, base, PathSource(path=body.lora_path), context.caller)
+    source = locate_adapter(body.lora_path, "lora_path")
+    if isinstance(source, PathSource):
+        await _check_folder(gateway, base, body.lora_name, context.caller, source.path, "lora_path")
+    await gateway.services.adapters.register(body.lora_name, base, source, context.caller)
     return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.", media_type="text/plain")
 
 

@@ -7,7 +7,7 @@ import msgspec
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
-from launch.request import HUB, MAIN
+from launch.request import HUB, MAIN, without_host
 from registry.base.wording import quoted
 from registry.errors import BadRequest
 from registry.names import AdapterName
@@ -64,6 +64,17 @@ def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
             return source
 
 
+def locate_adapter(text: str, param: str) -> PathSource | HubSource:
+    """Parse a folder, or `org/name[@revision]` of a hub. Raises BadRequest."""
+    text = without_host(text)
+    hub, _, revision = text.partition("@")
+    if not HUB.match(hub):
+        return PathSource(path=text)
+    if not is_revision(revision or MAIN):
+        raise BadRequest(f"{quoted(revision)} is not a revision: write a branch, a tag or a commit.", param=param)
+    return HubSource(hub=hub, revision=revision or MAIN)
+
+
 class RegisterRequest(BaseModel):
     """Register an adapter. An existing name gets a new version; the same content again changes nothing."""
 
@@ -83,15 +94,7 @@ class RegisterRequest(BaseModel):
     @property
     def located(self) -> PathSource | HubSource:
         """The source, parsed if it is a string. Raises BadRequest."""
-        if not isinstance(self.source, str):
-            return self.source
-        hub, _, revision = self.source.partition("@")
-        if not HUB.match(hub):
-            return PathSource(path=self.source)
-        if not is_revision(revision or MAIN):
-            message = f"{quoted(revision)} is not a revision: write a branch, a tag or a commit."
-            raise BadRequest(message, param="source")
-        return HubSource(hub=hub, revision=revision or MAIN)
+        return locate_adapter(self.source, "source") if isinstance(self.source, str) else self.source
 
 
 class AliasBody(BaseModel):

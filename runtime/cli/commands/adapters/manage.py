@@ -95,7 +95,9 @@ def _name(client: Client, about: Json, probe: tuple[str, str] | None, source: Js
 
 
 def _hub(source: str) -> Json:
-    hub, at, revision = source.partition("@")
+    from launch.request import without_host
+
+    hub, at, revision = without_host(source).partition("@")
     if hub.count("/") != 1 or bool(at) != bool(revision) or hub.startswith((".", "/", "~")) or hub.endswith("/"):
         raise RefusedError(
             f"There is no folder or archive {source}. For a hub, write owner/name or owner/name@revision."

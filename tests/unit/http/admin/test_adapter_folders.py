@@ -136,7 +136,9 @@ async def test_a_key_needs_a_scope_to_name_a_folder(places: SimpleNamespace, tmp
 
 
 @pytest.mark.parametrize("dry", [False, True])
-@pytest.mark.parametrize("source", ["path", "hub", "path as text", "hub as text", "upload", "vllm"])
+@pytest.mark.parametrize(
+    "source", ["path", "hub", "path as text", "hub as text", "address", "upload", "vllm", "vllm from a hub"]
+)
 @pytest.mark.parametrize(
     ("owners", "taken"),
     [((), True), (("search",), True), (("legal",), False), (("legal", "search"), True), (("legal shared",), True)],
@@ -173,18 +175,20 @@ async def test_content_that_another_team_owns_is_accepted_only_as_an_upload(
         "hub": {"hub": "org/name", "revision": "main"},
         "path as text": str(places.inside / "adapter"),
         "hub as text": "org/name@main",
+        "address": "https://huggingface.co/org/name",
     }
     async with asking_as(gateway, Caller("search", "key00001", SCOPES)) as client:
         path = f"/v1/adapters?dry_run={str(dry).lower()}"
-        if source == "vllm":  # a call that only registers
-            dry, named = False, {"lora_name": "tune", "lora_path": sources["path as text"]}
+        if source.startswith("vllm"):  # a call that only registers
+            text = sources["path as text" if source == "vllm" else "hub as text"]
+            dry, named = False, {"lora_name": "tune", "lora_path": text}
             answer = await client.post("/v1/load_lora_adapter", json=named)
         elif source == "upload":
             answer = await client.post(path, content=NAME + BASE + FILE + END, headers=HEADERS)
         else:
             answer = await client.post(path, json={"name": "tune", "base": "chat", "source": sources[source]})
     if taken or source == "upload":
-        assert answer.status_code == (200 if dry or source == "vllm" else 201), answer.text
+        assert answer.status_code == (200 if dry or source.startswith("vllm") else 201), answer.text
     else:
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "upload_needed"), answer.text
         assert "legal" not in answer.text
