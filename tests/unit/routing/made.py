@@ -1,4 +1,4 @@
-"""Routers with every stage, and random requests to them in every API."""
+"""Routers with every stage, and random requests in every API."""
 
 from random import Random
 from typing import Any

@@ -1,4 +1,4 @@
-"""A router for another server: what is packed is what is unpacked, and nothing else is."""
+"""Copies of routers for other servers are unpacked unchanged, or refused."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ CONTENT = RouterContent(
 )
 
 
-def test_what_is_packed_is_unpacked() -> None:
+def test_a_packed_router_is_unpacked_unchanged() -> None:
     assert RouterContent.unpacked(CONTENT.packed(), CONTENT.digest) == CONTENT
 
 
@@ -28,7 +28,7 @@ def test_what_is_packed_is_unpacked() -> None:
         lambda data: data.replace(b"intents", b"intentz"),
     ],
 )
-def test_other_bytes_are_no_copy(change: Callable[[bytes], bytes]) -> None:
+def test_changed_bytes_are_refused(change: Callable[[bytes], bytes]) -> None:
     with pytest.raises(Unfit, match="not a copy of the router") as refused:
         RouterContent.unpacked(change(CONTENT.packed()), CONTENT.digest)
     assert refused.value.code == "wrong_copy"

@@ -1,4 +1,4 @@
-"""The stages of a decision, each with what it must and must not do."""
+"""The stages of a routing decision."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,8 +59,8 @@ def test_a_rule_that_names_a_target_ends_the_stages(fitted: IntentModel) -> None
     assert (inside.target, inside.saw["not:away"]) == ("small", "not on this machine")
 
 
-def test_what_must_stay_inside_stays_whichever_rule_decides() -> None:
-    """A rule that was written before another does not send out what that one keeps here."""
+def test_stay_inside_applies_whichever_rule_decides() -> None:
+    """An earlier rule does not send requests to other servers that a later rule keeps on this machine."""
     rules = [
         {"name": "tools", "when": {"tools": True}, "to": ["away", "big"]},
         {"name": "legal", "when": {"team": ["legal"]}, "to": ["small"], "stay_inside": True},
@@ -71,7 +71,7 @@ def test_what_must_stay_inside_stays_whichever_rule_decides() -> None:
     assert (legal.target, legal.reason, legal.fallbacks) == ("big", "rule:tools", ())
 
 
-def test_rules_see_what_a_request_has() -> None:
+def test_rules_match_features_of_requests() -> None:
     for name, features in {
         "tools": Features(tools=True),
         "json_schema": Features(json_schema=True),
@@ -92,13 +92,15 @@ def test_rules_see_what_a_request_has() -> None:
     german = router(rules=[{"name": "de", "when": {"language": ["de"]}, "to": ["big"]}])
     assert decide(Features("Bitte sag mir, wie spät es gerade ist"), german, facts()).target == "big"
     assert decide(Features("Please tell me how late it is now"), german, facts()).target == "small"
-    assert decide(Features(language="de"), german, facts()).target == "big", "as a recording's request names it"
+    assert decide(Features(language="de"), german, facts()).target == "big", (
+        "the language that a recording's request names"
+    )
     nothing = router(rules=[{"name": "af", "when": {"language": ["af"]}, "to": ["big"]}])
-    assert decide(Features(), nothing, facts()).target == "small", "no text is of no language"
+    assert decide(Features(), nothing, facts()).target == "small", "an empty text has no language"
 
 
-def test_a_text_is_listened_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 200 rules guessed the language anew: 80 ms of the loop."""
+def test_the_language_of_a_text_is_detected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 rules detected the language again each, which blocked the event loop for 80 ms."""
     received = list[str]()
     monkeypatch.setattr(content, "language", lambda text: received.append(text) or "en")
     made = router(rules=[{"name": f"r{n}", "when": {"language": ["de"]}, "to": ["big"]} for n in range(200)])
@@ -106,13 +108,15 @@ def test_a_text_is_listened_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert received == ["a text"]
 
 
-def test_a_pattern_that_would_never_end_is_linear() -> None:
+def test_an_expensive_pattern_takes_linear_time() -> None:
     made = router(rules=[{"name": "evil", "when": {"headers": {"x-a": "^(a+)+$"}}, "to": ["big"]}])
-    assert decide(Features(headers={"x-a": "a" * 5000 + "!"}), made, facts()).target == "big"  # cut behind 1,024
+    assert (
+        decide(Features(headers={"x-a": "a" * 5000 + "!"}), made, facts()).target == "big"
+    )  # cut after 1,024 characters
     assert decide(Features(headers={"x-a": "a" * 1000 + "!"}), made, facts()).target == "small"
 
 
-def test_intents_above_the_threshold_and_below(fitted: IntentModel) -> None:
+def test_an_intent_decides_above_its_threshold(fitted: IntentModel) -> None:
     made = router(fitted=fitted, intents={"routes": {"weather": ["big"], "money": ["away"]}})
     sure = decide(Features("will it rain tomorrow in lima"), made, facts())
     assert (sure.target, sure.reason, sure.saw["features"]) == ("big", "intent:weather", "letters")
@@ -128,14 +132,14 @@ def test_intents_above_the_threshold_and_below(fitted: IntentModel) -> None:
     assert (gone.target, gone.saw["passed:intent weather"]) == ("small", "big cannot answer")
 
 
-def test_a_vector_of_another_size_is_left_out(fitted: IntentModel) -> None:
+def test_a_vector_of_another_size_is_ignored(fitted: IntentModel) -> None:
     made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
     text = "will it rain tomorrow in lima"
     assert decide(Features(text, vector=np.ones(7, np.float32)), made, facts()) == decide(Features(text), made, facts())
 
 
-def test_a_head_looks_only_with_vectors_of_what_it_was_fitted_with(fitted: IntentModel) -> None:
-    """Those of another model have the same size, and mean nothing to it."""
+def test_a_head_uses_only_vectors_of_its_own_embedding_model(fitted: IntentModel) -> None:
+    """Vectors of another model may have the same size, but are meaningless to it."""
     judged = [JudgedText(f"{word} {n}", {"small": good, "big": 1 - good}) for word, good in
               (("rain", 1.0), ("euro", 0.0)) for n in "uvwxyz"]  # fmt: skip
     vectors = np.random.default_rng(1).normal(size=(len(judged), 8)).astype(np.float32)
@@ -153,8 +157,8 @@ def test_a_head_looks_only_with_vectors_of_what_it_was_fitted_with(fitted: Inten
     )
 
 
-def test_what_was_fitted_anew_for_another_embedding_model_looks_with_it(fitted: IntentModel) -> None:
-    """The definition names the new one; what was not fitted for it yet looks at letters alone."""
+def test_a_head_fitted_for_another_embedding_model_uses_it(fitted: IntentModel) -> None:
+    """The definition names the new model. Heads that are not fitted for it yet use only letters."""
     examples = [Example(f"{word} {n}", word) for word in ("rain", "euro") for n in "uvwxyz"]
     vectors = np.random.default_rng(2).normal(size=(len(examples), 8)).astype(np.float32)
     old = train(examples, examples, (vectors, vectors), "old", TrainingOptions(iterations=30, typos=False)).model
@@ -170,7 +174,7 @@ def test_what_was_fitted_anew_for_another_embedding_model_looks_with_it(fitted: 
     assert decided.scores["small"] == pytest.approx(new.expected("rain u", vectors[0])["small"], abs=1e-4)
 
 
-def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> None:
+def test_a_conversation_keeps_its_target_until_that_is_removed(fitted: IntentModel) -> None:
     made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
     weather = Features("will it rain tomorrow in lima")
     assert decide(weather, made, facts(previous="away")).reason == "conversation"
@@ -184,7 +188,7 @@ def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> N
     assert (by_rule.full_reason, by_rule.saw["left"]) == ("rule:tools,left", "small: rule:tools")
 
 
-def test_the_cheapest_that_is_good_enough() -> None:
+def test_the_cheapest_target_that_is_good_enough_is_chosen() -> None:
     judged = [
         JudgedText(f"{kind} question number {n}", {"small": float(kind == "easy"), "big": float(n % 9 > 0)})
         for kind in ("easy", "hard")
@@ -202,7 +206,7 @@ def test_the_cheapest_that_is_good_enough() -> None:
     assert decide(Features("hard question number 7"), none, facts()).reason == "best:big"
 
 
-def test_where_texts_and_vectors_say_nothing_the_share_of_accepted_answers_counts() -> None:
+def test_without_information_the_share_of_accepted_answers_is_expected() -> None:
     judged = [JudgedText("same", {"good": float(n % 10 > 0), "bad": float(n % 10 == 0)}) for n in range(100)]
     model = train_acceptance(judged, np.zeros((100, 8), np.float32), "vectors")
     vector = np.zeros(8, np.float32)
@@ -211,7 +215,7 @@ def test_where_texts_and_vectors_say_nothing_the_share_of_accepted_answers_count
         assert expected["bad"] == pytest.approx(0.1, abs=0.05)
 
 
-def test_the_threshold_is_the_cheapest_that_loses_at_most_a_hundredth() -> None:
+def test_the_chosen_threshold_is_the_cheapest_that_loses_at_most_a_hundredth() -> None:
     judged = [
         JudgedText(f"{kind} question number {n}", {"small": float(kind == "easy"), "big": float(n % 9 > 0)})
         for kind in ("easy", "hard")
@@ -223,26 +227,26 @@ def test_the_threshold_is_the_cheapest_that_loses_at_most_a_hundredth() -> None:
     assert points[0].accepted == 0.5
     best = chosen(points)
     assert best.accepted >= max(point.accepted for point in points) - 0.01
-    assert best.price == pytest.approx(3.0), "the large model answers what is hard, and no more"
+    assert best.price == pytest.approx(3.0), "the large model answers only the hard questions"
     assert best.shares == {"small": 0.5, "big": 0.5}
 
 
-def test_what_is_good_enough_is_reported_by_what_was_looked_at() -> None:
-    """Where no vector came, letters alone decide: by their own threshold, as their scores have another scale."""
+def test_letters_and_vectors_have_thresholds_of_their_own() -> None:
+    """Without a vector, letters decide by their own threshold, because their scores have another scale."""
     rng = np.random.default_rng(1)
     judged = [JudgedText(f"question {n}", {"small": float(n % 2), "big": 1.0 - float(n % 7 == 0)}) for n in range(60)]
     vectors = rng.normal(size=(60, 8)).astype(np.float32)
     model = with_thresholds(train_acceptance(judged, vectors, "vectors"), 0.0, 1.0)
     made = router(acceptance=model, complexity={}, default=None)
     reported = [decide(Features("question 7", vector=vector), made, facts()) for vector in (None, vectors[0])]
-    assert [one.reason.partition(":")[0] for one in reported] == ["enough", "best"]
-    assert [one.saw["complexity"] for one in reported] == [
+    assert [decision.reason.partition(":")[0] for decision in reported] == ["enough", "best"]
+    assert [decision.saw["complexity"] for decision in reported] == [
         f"expected acceptance, threshold {threshold}" for threshold in ("0.000", "1.000")
     ]
 
 
-def test_a_target_with_few_rows_is_queried_with_what_it_was_fitted_on() -> None:
-    """One weight of a piece of text for all targets, whichever rows each one has."""
+def test_each_targets_head_equals_one_fitted_on_its_own_rows() -> None:
+    """All targets share the weights of pieces of text, whichever rows each of them has."""
     judged = [
         JudgedText(f"{word} {n}", {"big": float(n % 3 > 0), **({"small": float(word == "easy")} if n < 20 else {})})
         for n in range(130)
@@ -257,7 +261,7 @@ def test_a_target_with_few_rows_is_queried_with_what_it_was_fitted_on() -> None:
         assert letters.logits(text)[1] == pytest.approx(yes - no, abs=0.02)
 
 
-def test_state_before_price_and_price_before_order() -> None:
+def test_state_counts_before_price_and_price_before_order() -> None:
     free = router(default=None)
     assert decide(Features(), free, facts()).target == "small"
     assert decide(Features(), free, facts(small=TargetFacts(is_resident=False))).target == "big"
@@ -266,20 +270,20 @@ def test_state_before_price_and_price_before_order() -> None:
     assert decide(Features(), free, facts()).alternatives == ("big", "away")
 
 
-def test_fallbacks_are_in_the_routers_order_and_keep_its_bounds() -> None:
+def test_fallbacks_are_in_the_routers_order_and_respect_stay_inside() -> None:
     made = router(fallbacks=["away", "big", "small", "away"])
     assert decide(Features(), made, facts()).fallbacks == ("away", "big")
     assert decide(Features(), router(fallbacks=["away", "big"], stay_inside=True), facts()).fallbacks == ("big",)
 
 
-def test_no_one_may_answer() -> None:
+def test_the_error_without_a_target_lists_the_reasons() -> None:
     made = router()
     with pytest.raises(Unavailable, match=r"small: does not accept images.*away: model_not_found") as refused:
         decide(Features(images=True), made, facts(away=TargetFacts(False, "model_not_found")))
     assert refused.value.code == "no_route"
 
 
-def test_a_target_that_is_not_for_this_key_is_not_named_to_it() -> None:
+def test_a_target_that_the_key_may_not_use_is_not_revealed() -> None:
     made, hidden = router(), TargetFacts(False, "model_not_allowed", is_allowed=False)
     with pytest.raises(Unavailable, match="small: does not accept images") as refused:
         decide(Features(images=True), made, facts(away=hidden))

@@ -1,4 +1,4 @@
-"""A decision and what it looks at; conversations; what a request tells."""
+"""Dispatching requests to targets: features of requests, conversations, and lookups for decisions."""
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
 
 @dataclass
 class World:
-    """Targets that come and go, and an embedding model that is resident or not."""
+    """Targets that may be removed or too expensive, and an embedding model that may be resident."""
 
     gone: set[str] = field(default_factory=set)
     resident: set[str] = field(default_factory=set)
@@ -65,11 +65,11 @@ class World:
     def has_room(self, caller: Caller, target: Target, call: Any) -> bool:
         return target.model not in self.dear
 
-    def switch(self) -> RouterDispatcher:
+    def dispatcher(self) -> RouterDispatcher:
         return RouterDispatcher(None, self, self)  # type: ignore[arg-type]
 
 
-def test_all_dialects_tell_the_same() -> None:
+def test_all_dialects_have_the_same_features() -> None:
     turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "yes"}]
     turns += [{"role": "user", "content": [{"type": "text", "text": "two"}]}]
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
@@ -84,7 +84,7 @@ def test_all_dialects_tell_the_same() -> None:
         assert reported == ("two", len("be kind" + "one" + "yes" + "two"), True), path
 
 
-def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
+def test_a_conversation_is_identified_by_router_first_turns_user_and_team() -> None:
     def key(text: str, team: str = "a", router: str = "r", **more: Any) -> bytes | None:
         spec = RouterSpec.model_validate({"id": router, "targets": [{"name": "small"}]})
         turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}]
@@ -97,11 +97,11 @@ def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
     assert (
         len({key("one"), key("two"), key("one", "b"), key("one", router="s"), anna, ben, key("two", user="anna")}) == 7
     )
-    assert key("one", metadata={"user_id": "anna"}) == anna, "as Anthropic's bodies name a user"
+    assert key("one", metadata={"user_id": "anna"}) == anna, "Anthropic's field for the user"
 
 
 def test_all_prompts_of_a_completion_count() -> None:
-    """The first one is looked at; how long the prompt is tells all of them."""
+    """The text is that of the first prompt, the length that of all of them."""
     calls = (
         BY_PATH[COMPLETIONS].parse(msgspec.json.encode({"model": "r", "prompt": ["one", "x" * 5000]}), {}).calls(None)
     )
@@ -132,7 +132,7 @@ CALL = {"type": "function", "id": "1", "function": {"name": "look", "arguments":
 def test_tool_results_count_as_prompt_and_continue_the_conversation(
     path: str, turns: list[dict[str, Any]], image: bool
 ) -> None:
-    """An agent that looks at a picture asks who sees, and each of its requests goes where the first one went."""
+    """A request with a tool's picture needs a model with vision, and an agent's requests stay with one target."""
     sent = {"model": "r", "max_tokens": 5, "input" if path == RESPONSES else "messages": [USER, *turns]}
     calls = BY_PATH[path].parse(msgspec.json.encode(sent), {}).calls(None)
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
@@ -141,8 +141,8 @@ def test_tool_results_count_as_prompt_and_continue_the_conversation(
     assert (requested.features.images, requested.is_continued) == (image, True)
 
 
-async def test_a_conversation_that_a_header_names_is_one_routers() -> None:
-    """Two routers have other targets: what one of them chose is no matter of the other."""
+async def test_the_same_conversation_header_differs_between_routers() -> None:
+    """Routers have different targets, so that one router's choice does not apply to another."""
     made = {}
     for name in ("r", "s"):
         spec = RouterSpec.model_validate({"id": name, "targets": [{"name": "small"}]})
@@ -163,43 +163,43 @@ async def test_a_conversation_that_a_header_names_is_one_routers() -> None:
         (RESPONSES, {"text": {"format": {"type": "text"}}}, False),
     ],
 )
-def test_each_dialects_schema_is_seen(path: str, more: dict[str, Any], bound: bool) -> None:
+def test_a_schema_is_recognised_in_each_dialect(path: str, more: dict[str, Any], bound: bool) -> None:
     stated = {"input": "hi"} if path == RESPONSES else {"messages": [{"role": "user", "content": "hi"}]}
     calls = BY_PATH[path].parse(msgspec.json.encode({"model": "r", "max_tokens": 5, **stated, **more}), {}).calls(None)
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
     assert read(path, calls, RequestContext("1"), spec).features.json_schema is bound
 
 
-async def test_to_look_at_a_text_sends_it_nowhere() -> None:
-    """An embedding model that answers elsewhere is none to look with: what stays inside would have left."""
+async def test_a_text_is_embedded_only_on_this_machine() -> None:
+    """An embedding model of a provider is not used, since texts that must stay inside would leave."""
     intents = {"routes": {"weather": ["small"]}, "embedding": "away"}
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}], "intents": intents})
     world = World(resident={"vectors"})
     fitted = routers()[0].intents
     assert fitted is not None
-    for name, looked in (("away", False), ("vectors", True)):
+    for name, is_used in (("away", False), ("vectors", True)):
         named = spec.model_copy(update={"intents": Intents(routes=intents["routes"], embedding=name)})
         model = replace(fitted, heads=replace(fitted.heads, embedding=name))
         request = Request(RequestContext("1"), CHAT)
-        found = await world.switch().vector(Router(named, intents=model), "rain in rome", request)
-        assert (found is not None) is looked
-        assert (request.routing_tokens > 0) is looked, "the request pays for what was looked at"
+        found = await world.dispatcher().vector(Router(named, intents=model), "rain in rome", request)
+        assert (found is not None) is is_used
+        assert (request.routing_tokens > 0) is is_used, "the request pays for the embedding"
     world.dear = {"vectors"}
-    assert await world.switch().vector(Router(named, intents=model), "rain in rome", request) is None
+    assert await world.dispatcher().vector(Router(named, intents=model), "rain in rome", request) is None
 
 
-async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() -> None:
+async def test_a_spent_budget_leaves_the_targets_that_are_free() -> None:
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
     world = World(resident={"big"})
-    switch, context = world.switch(), Request(RequestContext("1"), CHAT)
+    dispatcher, context = world.dispatcher(), Request(RequestContext("1"), CHAT)
     calls = BY_PATH[CHAT].parse(b'{"model": "r", "messages": []}', {}).calls(None)
-    assert (await switch.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "big"
+    assert (await dispatcher.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "big"
     world.dear = {"big"}
-    assert (await switch.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "small"
+    assert (await dispatcher.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "small"
 
 
-def test_a_target_that_is_another_teams_is_not_named() -> None:
-    """One that nobody has is: who wrote the router looks for it."""
+def test_another_teams_target_is_hidden() -> None:
+    """A target that does not exist is shown, as the router's author needs to know."""
 
     class Theirs(World):
         def resolve(self, expected: ModelRef, caller: Caller) -> Target:
@@ -215,22 +215,22 @@ def test_a_target_that_is_another_teams_is_not_named() -> None:
         assert {name for name, fact in facts.items() if fact.is_allowed} == named
 
 
-async def test_a_version_for_which_each_request_stands_for_itself_holds_none() -> None:
-    """Conversations are a router's, whichever version of it has begun them."""
+async def test_a_version_without_conversations_ignores_them() -> None:
+    """Conversations belong to a router, whichever of its versions began them."""
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
     world = World(resident={"big"})
-    switch, context = world.switch(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
+    dispatcher, context = world.dispatcher(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
     request = Request(context, CHAT)
     request.understood(ModelRef(Task.CHAT, "r"), lambda _: ())
-    assert (await switch.route(Router(spec), request)).model == "big"
+    assert (await dispatcher.route(Router(spec), request)).model == "big"
     world.resident = {"small"}
     for stay, target in ((1800.0, "big"), (0.0, "small")):
         made = Router(spec.model_copy(update={"conversation": Conversation(stay=stay)}))
-        assert (await switch.explain(made, CHAT, (), ModelRef(Task.CHAT), request))[1].target == target
+        assert (await dispatcher.explain(made, CHAT, (), ModelRef(Task.CHAT), request))[1].target == target
 
 
-async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was, and the request a 404 for a name that its client had never said."""
+async def test_a_target_removed_during_the_embedding_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was chosen, and the client got a 404 for a name that it had not sent."""
     made, world = routers()[0], World(resident={"small", "vectors"})
     lease = world.lease_inside
 
@@ -242,29 +242,29 @@ async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: p
 
     monkeypatch.setattr(world, "lease_inside", slow)
     calls = BY_PATH[CHAT].parse(msgspec.json.encode({"model": "r", "messages": [USER]}), {}).calls(None)
-    assert (await world.switch().explain(made, CHAT, calls, ModelRef(Task.CHAT), Request(RequestContext("1"), CHAT)))[
-        1
-    ].target != "small"
+    assert (
+        await world.dispatcher().explain(made, CHAT, calls, ModelRef(Task.CHAT), Request(RequestContext("1"), CHAT))
+    )[1].target != "small"
     world.gone = set()
     request = Request(RequestContext("1"), CHAT)
     request.understood(ModelRef(Task.CHAT, "r"), lambda _: calls)
-    assert (await world.switch().route(made, request)).model != "small"
+    assert (await world.dispatcher().route(made, request)).model != "small"
 
 
-async def test_a_conversation_that_another_server_began_goes_on_there() -> None:
-    """Others are told once until half of its time is over, and asked only for what goes on and is unknown here."""
+async def test_a_conversation_of_another_server_keeps_its_target() -> None:
+    """Other servers are queried only for unknown conversations, and informed once per half of the stay."""
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
     world, announced, requested = World(resident={"small"}), list[tuple[str, float]](), list[bytes]()
-    switch, context = world.switch(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
+    dispatcher, context = world.dispatcher(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
 
     async def find(key: bytes) -> str | None:
         requested.append(key)
         return "big"
 
     others: Any = SimpleNamespace(find=find, tell=lambda _key, target, seconds: announced.append((target, seconds)))
-    switch.others = others
+    dispatcher.others = others
     request = Request(context, CHAT)
     request.understood(ModelRef(Task.CHAT, "r"), lambda _: ())
     for _ in range(3):
-        assert (await switch.route(Router(spec), request)).model == "big"
+        assert (await dispatcher.route(Router(spec), request)).model == "big"
     assert (len(requested), announced) == (1, [("big", spec.conversation.stay)])

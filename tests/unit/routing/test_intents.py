@@ -1,4 +1,4 @@
-"""What is fitted, measured, shown and kept of intents."""
+"""Intents: training, measures, reports and files."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def fitted() -> TrainingResult:
     return train(examples[::2], examples[1::2], options=TrainingOptions(iterations=20), spelling=spelling)
 
 
-def test_the_confusion_table_is_reported_as_text_and_drawn_whole(fitted: TrainingResult) -> None:
+def test_the_confusion_table_is_written_and_drawn(fitted: TrainingResult) -> None:
     (measured,) = fitted.measured
     wrong = measured.__class__(**{
         **{name: getattr(measured, name) for name in measured.__slots__},
@@ -46,10 +46,10 @@ def test_the_confusion_table_is_reported_as_text_and_drawn_whole(fitted: Trainin
     assert re.findall(r"<title>([^<]*)</title>", drawn) == [
         "- -&gt; -: 32", "&lt;b&gt; -&gt; -: 1", "money -&gt; weather: 2", "weather -&gt; weather: 30",
     ]  # fmt: skip
-    assert drawn.count("<text ") == 2 * 4, "each label at its row and at its column"
+    assert drawn.count("<text ") == 2 * 4, "each label has a row and a column"
 
 
-def test_what_is_held_out_is_reported(fitted: TrainingResult) -> None:
+def test_measures_are_of_the_held_out_examples(fitted: TrainingResult) -> None:
     (measured,) = fitted.measured
     assert (measured.examples, measured.out_of_scope) == (64, 32)
     assert sum(count for _, _, count in measured.confusion) == 96
@@ -57,7 +57,7 @@ def test_what_is_held_out_is_reported(fitted: TrainingResult) -> None:
     assert measured.out_of_scope_recall is not None
 
 
-def test_a_model_is_its_digest(fitted: TrainingResult) -> None:
+def test_a_model_has_the_same_digest_after_reading(fitted: TrainingResult) -> None:
     data = to_bytes(fitted.model)
     again = from_bytes(data)
     assert isinstance(again, IntentModel)
@@ -72,7 +72,7 @@ def test_a_model_is_its_digest(fitted: TrainingResult) -> None:
         assert refused.value.code == "bad_router_model"
 
 
-def test_it_reads_past_typing_errors_and_so_does_its_file(fitted: TrainingResult) -> None:
+def test_typing_errors_are_corrected_also_after_reading(fitted: TrainingResult) -> None:
     again = from_bytes(to_bytes(fitted.model))
     assert isinstance(again, IntentModel)
     for model in (fitted.model, again):
@@ -93,18 +93,18 @@ def test_it_reads_past_typing_errors_and_so_does_its_file(fitted: TrainingResult
         {"word_counts": np.zeros(3, np.int64)},
     ],
 )
-def test_words_of_a_file_that_do_not_agree_are_refused(fitted: TrainingResult, change: dict[str, Any]) -> None:
+def test_files_with_inconsistent_words_are_refused(fitted: TrainingResult, change: dict[str, Any]) -> None:
     data = to_bytes(fitted.model)
     reported = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    tensors = {name: one for name, one in {**load(data), **change}.items() if one is not None}
+    tensors = {name: tensor for name, tensor in {**load(data), **change}.items() if tensor is not None}
     with pytest.raises(Unfit) as refused:
         from_bytes(save(tensors, reported))
     assert refused.value.code == "bad_router_model"
 
 
-def test_the_measures() -> None:
+def test_threshold_auroc_and_calibration_error() -> None:
     sure, right = np.array([0.9, 0.8, 0.7, 0.6], np.float32), np.array([True, True, False, True])
-    assert threshold_for(sure, right, 0.99) == pytest.approx(0.75), "between it and the first wrong one"
+    assert threshold_for(sure, right, 0.99) == pytest.approx(0.75), "between the last right one and the first wrong one"
     assert threshold_for(sure, right, 0.7) == pytest.approx(0.3)
     assert threshold_for(sure, ~right, 0.99) > 1
     assert auroc(sure, np.array([0.65, 0.1], np.float32)) == pytest.approx(7 / 8)
@@ -113,10 +113,10 @@ def test_the_measures() -> None:
 
 
 @pytest.mark.long
-def test_nineteen_intents_of_the_public_set_by_letters_alone() -> None:
-    """All 150 with vectors take minutes: the benchmark `routing` measures them."""
+def test_accuracy_by_letters_on_nineteen_public_intents() -> None:
+    """All 150 with vectors take minutes, and are measured by the benchmark `routing`."""
     if not DATA.is_file():
-        pytest.skip(f"the data are not there: {DATA}")
+        pytest.skip(f"missing data: {DATA}")
     rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
     chosen = sorted(Counter(row["intent"] for row in rows if row["split"] == "train"))[::8]
     fit, held = (

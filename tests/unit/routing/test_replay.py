@@ -1,4 +1,4 @@
-"""A report's sums, and other thresholds."""
+"""A router's report: sums, and replays with other thresholds."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ ROWS = [
 ]
 
 
-def test_outcomes_by_target_and_reason() -> None:
+def test_outcomes_are_grouped_by_target_and_reason() -> None:
     first, *others = outcomes(ROWS)
     assert (first.target, first.requests, first.judged, first.cost_micro) == ("dates", 3, 3, 10)
     assert first.accepted == pytest.approx(2 / 3)
@@ -53,10 +53,10 @@ def write(database: Database, at: float, request: str = "r", *, attempt: int = 1
 
 
 def answered(database: Database, team: str | None = None) -> list[str]:
-    return [one.target for one in routed_requests(database, "auto", 5.0, team)]
+    return [request.target for request in routed_requests(database, "auto", 5.0, team)]
 
 
-def test_the_ledger_tells_what_a_router_chose(database: Database) -> None:
+def test_a_routers_requests_are_read_from_the_ledger(database: Database) -> None:
     for number, (router, source) in enumerate(
         [("auto@v1", "api"), ("auto@v2", "api"), ("automatic@v1", "api"), ("", "api"), ("auto@v2", "shadow")], start=10
     ):
@@ -67,13 +67,13 @@ def test_the_ledger_tells_what_a_router_chose(database: Database) -> None:
     ]
 
 
-def test_an_adapter_is_reported_with_its_model_and_without_its_version(database: Database) -> None:
+def test_an_adapters_target_has_its_model_but_no_version(database: Database) -> None:
     write(database, 10.0, adapter="upper@sha256:1")
     write(database, 11.0, adapter="upper@sha256:2")
     assert answered(database) == ["m:upper", "m:upper"]
 
 
-def test_a_request_counts_once_for_who_answered(database: Database) -> None:
+def test_a_request_counts_once_for_the_target_that_answered(database: Database) -> None:
     write(database, 10.0, "fell back", model="broken", status=502, code="provider_failed")
     write(database, 11.0, "fell back", attempt=2, model="fallback", cost=7)
     write(database, 20.0, "first won", model="late")
@@ -88,7 +88,7 @@ def test_a_request_counts_once_for_who_answered(database: Database) -> None:
     assert outcomes(routed_requests(database, "auto", 5.0))[2].cost_micro == 7
 
 
-def test_an_id_that_is_sent_again_is_another_request(database: Database) -> None:
+def test_a_repeated_request_id_is_another_request(database: Database) -> None:
     write(database, 10.0, model="broken", status=502, code="provider_failed")
     write(database, 11.0, attempt=2, model="fallback")
     write(database, 20.0, model="first")
@@ -96,7 +96,7 @@ def test_an_id_that_is_sent_again_is_another_request(database: Database) -> None
     assert answered(database) == ["other", "first", "fallback"]
 
 
-def test_of_one_team(database: Database) -> None:
+def test_a_report_can_be_of_one_team(database: Database) -> None:
     write(database, 10.0, model="mine")
     write(database, 11.0, model="theirs", team="u")
     assert (answered(database, "t"), answered(database, "u")) == (["mine"], ["theirs"])

@@ -1,4 +1,4 @@
-"""Typing errors are brought back to the examples' words where these stand beside the same neighbours."""
+"""Typing errors are corrected to words of the examples that have the same neighbours."""
 
 from random import Random
 
@@ -27,52 +27,52 @@ LETTERS = st.text("abc", min_size=0, max_size=6)
         ("SET A TIEMR FOR TEN MINUTES", "SET A timer FOR TEN MINUTES"),
         ("whatt is the weathre in Paris?", "what is the weather in Paris?"),
         ("how do you say good mornung in french", "how do you say good morning in french"),
-        ("is there any danger in lima", "is there any danger in lima"),  # nobody's typing error
-        ("a nove there", "a nove there"),  # `move`, but for its neighbours
+        ("is there any danger in lima", "is there any danger in lima"),  # no typing error
+        ("a nove there", "a nove there"),  # near `move`, but with other neighbours
         ("", ""),
         ("12 + 7 = 19 😀", "12 + 7 = 19 😀"),
     ],
 )
-def test_what_is_read(typed: str, meant: str) -> None:
+def test_texts_are_corrected(typed: str, meant: str) -> None:
     assert SPELLING.corrected(typed) == meant
 
 
-def test_the_next_word_tells_which_of_two_words_was_meant() -> None:
+def test_the_next_word_decides_between_two_similar_words() -> None:
     spelling = Spelling.of(["a large house", "a large house", "a lange horn"])
-    assert spelling.corrected("the larke horn") == "the larke horn", "no word that is near stands before it"
+    assert spelling.corrected("the larke horn") == "the larke horn", "neither of the similar words has this neighbour"
     assert spelling.corrected("the lazge horn") == "the lange horn"
     assert spelling.corrected("the lazge house") == "the large house"
 
 
-def test_examples_stay_as_they_are_and_typing_errors_in_them_mostly_go() -> None:
+def test_examples_are_unchanged_and_most_typing_errors_corrected() -> None:
     assert [SPELLING.corrected(text) for text in EXAMPLES] == list(EXAMPLES)
     rng = Random(1)
     typed = [(text, recased(mistyped(text, rng), rng)) for text in EXAMPLES * 20]
     assert sum(SPELLING.corrected(t).lower() == text for text, t in typed) >= 0.9 * len(typed)
 
 
-def test_a_long_text_is_not_looked_at() -> None:
+def test_a_long_text_is_unchanged() -> None:
     long = "set an alrm for seven " * (MAX_CHARACTERS // 20)
     assert SPELLING.corrected(long) == long
 
 
 @given(LETTERS, LETTERS)
-def test_one_error_is_what_its_words_say(a: str, b: str) -> None:
+def test_one_error_is_a_deletion_insertion_replacement_or_swap(a: str, b: str) -> None:
     places, letters = range(len(a)), "abc"
-    there = {a}
-    there |= {a[:i] + a[i + 1 :] for i in places} | {a[:i] + x + a[i + 1 :] for i in places for x in letters}
-    there |= {a[:i] + x + a[i:] for i in range(len(a) + 1) for x in letters}
-    there |= {a[:i] + a[i + 1] + a[i] + a[i + 2 :] for i in range(len(a) - 1)}
-    assert is_one_error_away(a, b) == (b in there)
+    near = {a}
+    near |= {a[:i] + a[i + 1 :] for i in places} | {a[:i] + x + a[i + 1 :] for i in places for x in letters}
+    near |= {a[:i] + x + a[i:] for i in range(len(a) + 1) for x in letters}
+    near |= {a[:i] + a[i + 1] + a[i] + a[i + 2 :] for i in range(len(a) - 1)}
+    assert is_one_error_away(a, b) == (b in near)
 
 
 @given(st.text())
-def test_any_text_may_come(text: str) -> None:
+def test_any_text_is_accepted(text: str) -> None:
     assert isinstance(SPELLING.corrected(text), str)
 
 
-def test_words_that_are_all_alike_cost_no_more_than_others() -> None:
-    """A model may come from a client: with these one text took eleven seconds of the loop."""
+def test_similar_words_cost_no_more_than_others() -> None:
+    """A client may upload a model. With such words, one text blocked the event loop for eleven seconds."""
     words = {f"ab{chr(0x4E00 + n)}c": 1 for n in range(20_000)}
     spelling = Spelling(words, {("", word): 1 for word in words})
     with processor_time() as seconds:

@@ -1,4 +1,4 @@
-"""The routers that there are: what becomes of them while files are gone, calls meet, or a name is taken meanwhile."""
+"""The store of routers: missing and damaged files, concurrent calls, and names used meanwhile."""
 
 import asyncio
 import shutil
@@ -38,20 +38,20 @@ def router(id_: str = "auto", **more: Any) -> dict[str, Any]:
     return {"id": id_, "targets": [{"name": "chat"}], **more}
 
 
-async def opened_again(gateway: FakeGateway) -> RouterStore:
-    """As after a restart: what was read is forgotten."""
+async def reopen(gateway: FakeGateway) -> RouterStore:
+    """Open the store again as after a restart."""
     store = gateway.routers
     store._ready.clear()
     await store.open([])
     return store
 
 
-async def test_one_whose_files_are_gone_hides_no_other(gateway: FakeGateway, client: httpx.AsyncClient) -> None:
-    """As where the state is on PostgreSQL, and the data directory was lost."""
+async def test_a_router_with_missing_files_hides_no_other(gateway: FakeGateway, client: httpx.AsyncClient) -> None:
+    """This happens if the state is on PostgreSQL and the data directory was lost."""
     for name in ("auto", "other"):
         assert (await client.post("/v1/routers", json=router(name))).status_code == 201
     shutil.rmtree(gateway.routers._contents._folder(gateway.routers.show("auto").digest))
-    store = await opened_again(gateway)
+    store = await reopen(gateway)
     assert "cannot be read" in store.faults["auto"]
     for path, key in (("/v1/models", "data"), ("/v1/routers", "data"), ("/api/tags", "models")):
         listed = await client.get(path)
@@ -64,18 +64,18 @@ async def test_one_whose_files_are_gone_hides_no_other(gateway: FakeGateway, cli
     assert (await client.post("/v1/routers", json=router())).status_code == 201
 
 
-async def test_one_whose_files_a_bad_disk_has_changed_comes_back_when_it_is_added_again(
+async def test_a_router_with_damaged_files_works_after_it_is_added_again(
     gateway: FakeGateway, client: httpx.AsyncClient
 ) -> None:
-    """It counted, and was left out again at the next start."""
+    """It worked, but was broken again after the next start."""
     assert (await client.post("/v1/routers", json=router())).status_code == 201
     place = gateway.routers._contents._folder(gateway.routers.show("auto").digest)
     (place / "router.json").write_bytes(b"\0" * 100)
-    store = await opened_again(gateway)
+    store = await reopen(gateway)
     assert "Remove the router, and add it again" in store.faults["auto"]
     assert (await client.delete("/v1/routers/auto")).status_code == 200
     assert (await client.post("/v1/routers", json=router())).status_code == 201
-    assert (await opened_again(gateway)).faults == {}
+    assert (await reopen(gateway)).faults == {}
 
 
 def fitted() -> bytes:
@@ -83,7 +83,7 @@ def fitted() -> bytes:
     return to_bytes(train(examples, examples, options=TrainingOptions(iterations=5, buckets=64)).model)
 
 
-async def test_what_is_fitted_and_a_definition_that_meet_are_both_kept(gateway: FakeGateway) -> None:
+async def test_a_concurrent_fit_and_change_of_the_definition_are_both_kept(gateway: FakeGateway) -> None:
     store, data = gateway.routers, fitted()
     await store.put(RouterSpec.model_validate(router(intents={})))
     changed = RouterSpec.model_validate(router(intents={}, description="changed"))
@@ -92,10 +92,10 @@ async def test_what_is_fitted_and_a_definition_that_meet_are_both_kept(gateway: 
     assert (found.version, found.definition["description"], found.models) == ("v3", "changed", ["intents"])
 
 
-async def test_a_name_that_a_model_got_meanwhile_is_the_models(
+async def test_a_name_that_a_model_gets_meanwhile_is_refused(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a router's files are written others go on."""
+    """Other calls continue while a router's files are written."""
     write = RouterContentStore.write
 
     def slow(contents: RouterContentStore, content: RouterContent) -> None:
@@ -108,25 +108,25 @@ async def test_a_name_that_a_model_got_meanwhile_is_the_models(
     assert not gateway.routers.names()
 
 
-async def test_what_is_refused_leaves_no_files(gateway: FakeGateway, client: httpx.AsyncClient) -> None:
+async def test_a_refused_router_leaves_no_files(gateway: FakeGateway, client: httpx.AsyncClient) -> None:
     refused = await client.post("/v1/routers?alias=v3", json=router())
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "alias")
     assert not list(gateway.routers._contents.folder.glob("*"))
 
 
-async def test_files_of_the_version_before_are_read_beside_the_loop(
+async def test_files_of_an_earlier_version_are_read_in_a_thread(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart only the current one is in memory, and fitted models may have 128 MiB."""
+    """After a restart only the current version is in memory, and fitted models may have 128 MiB."""
     for description in ("one", "two"):
         await gateway.routers.put(RouterSpec.model_validate(router(description=description)))
-    store, read, threads = await opened_again(gateway), RouterContentStore.read, []
+    store, read, threads = await reopen(gateway), RouterContentStore.read, []
 
-    def noted(contents: RouterContentStore, digest: str) -> RouterContent:
+    def record(contents: RouterContentStore, digest: str) -> RouterContent:
         threads.append(threading.current_thread())
         return read(contents, digest)
 
-    monkeypatch.setattr(RouterContentStore, "read", noted)
+    monkeypatch.setattr(RouterContentStore, "read", record)
     assert (await store.change("auto", Rollback())).definition["description"] == "one"
     assert threads
     assert threading.main_thread() not in threads

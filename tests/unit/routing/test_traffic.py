@@ -1,4 +1,4 @@
-"""What traffic decides on its own way through the server, and what `POST /v1/route` answers on its own.
+"""Requests are routed as `POST /v1/route` explains.
 
 TRAFFIC=10000 compares more requests.
 """
@@ -43,7 +43,7 @@ CALLERS = (
 
 
 class Calling:
-    """Sets who calls, as the layer of keys does."""
+    """Sets the caller, like the layer of keys."""
 
     def __init__(self, app: ASGIApp, who: list[Caller]) -> None:
         self.app, self.who = app, who
@@ -65,7 +65,7 @@ def recipes() -> list[Recipe]:
 
 
 async def requested(app: Any, path: str, sent: Any, headers: dict[str, str]) -> tuple[int, Any]:
-    """Status and JSON; by bare ASGI, as it is many times."""
+    """Return status and JSON of a request over bare ASGI, which is fast."""
     wire = Wire(app, path, [json.dumps(sent).encode()], headers)
     await wire.run()
     return wire.sent[0]["status"], json.loads(b"".join(part.get("body", b"") for part in wire.sent))
@@ -73,10 +73,10 @@ async def requested(app: Any, path: str, sent: Any, headers: dict[str, str]) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_traffic_gets_what_explain_says_on_many_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models come and go, a team's money runs out, keys see less, conversations go on; both go their way over HTTP."""
+async def test_requests_are_routed_as_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are requested over HTTP, with changing models, a spent budget, restricted keys and conversations."""
     monkeypatch.setenv("TEST_PROVIDER_KEY", "sk")
-    monkeypatch.setattr(dispatcher, "VECTOR_SECONDS", 60.0)  # on a busy machine one of the two would go on without it
+    monkeypatch.setattr(dispatcher, "VECTOR_SECONDS", 60.0)  # on a busy machine one of them would do without the vector
     rng, reasons, limiter, who = Random(10_000), set[str](), Limiter(), [EVERYBODY]
     limiter.replace([Limit("poor", "team", "poor", Kind.DAY, 2_000_000_000)], {})
     with State(tmp_path / "state") as state:

@@ -1,4 +1,4 @@
-"""The queue of one model with adapters, connected to a scripted engine by a real socket."""
+"""The queue of a model with adapters, connected to a scripted engine by a real socket."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ def adapter(letter: str, path: str = "/store") -> AdapterRef:
 
 
 class Registry:
-    """What the gateway knows about adapters. `notes` are the steps reported to it."""
+    """The gateway's registry of adapters. `notes` are the steps that are reported to it."""
 
     def __init__(self) -> None:
         self.known: dict[str, tuple[Probe | None, ...]] = {}
@@ -92,7 +92,7 @@ async def line_with_adapters(folder: Path) -> AsyncIterator[World]:
 async def ask(
     w: World, ref: AdapterRef | None, probe: Probe | None = None, claim: QueueRequest = DEFAULT_REQUEST
 ) -> int:
-    """How many events came: the tokens of one chunk are as many."""
+    """Return the number of events, counting each token of a chunk."""
     async with await w.queue.acquire(ref, probe=probe, claim=claim) as lease:
         call = HttpCall(path="/", body=b"", served="s", display_name="s", adapter=ref)
         async with lease.link.call(lambda uid: frames.Call.of(uid, call)) as answer:

@@ -1,4 +1,4 @@
-"""The longest time that a request may wait for its adapter, as derived in `runtime.scheduling.placement`."""
+"""The maximum wait of a request for its adapter, as derived in `runtime.scheduling.placement`."""
 
 from math import ceil
 
@@ -16,14 +16,14 @@ def wait_bound(
     longest_stage: float,
     longest_place: float,
 ) -> float:
-    """Seconds within which a request starts if requests are ranked by arrival: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) +
+    """Return the seconds within which a request starts, if ranked by arrival: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) +
     ⌈(Q+1)/R⌉·D.
 
-    W is max_overtake and R max_requests. S and P are the longest staging and placing (with its probe), D the longest
-    run, including the engine's wait for the adapter's place. Q (`ahead`) requests were waiting when it came, for A
+    W is max_overtake, R max_requests. S and P are the longest staging and placing (with its probe), D the longest
+    run, including the engine's wait for the adapter's place. Q (`ahead`) requests were waiting when it arrived, for A
     (`adapters_ahead`) adapters, including its own.
-    m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in at the same time.
-    `places`: the unpinned ones.
+    m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be staged and placed at the same time.
+    `places` are the unpinned ones.
     """
     lanes = min(places, staging_at_once, max(host, places + 1) - places)
     rounds = ceil(adapters_ahead / lanes) + 1

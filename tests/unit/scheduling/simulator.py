@@ -1,4 +1,4 @@
-"""An engine made of sets, which carries out plans after given delays and rejects every illegal step."""
+"""A simulated engine that carries out plans after given delays and fails at every illegal step."""
 
 import heapq
 import itertools
@@ -12,7 +12,7 @@ from runtime.scheduling.placement import Placement, PlacementPlan
 
 @dataclass
 class Witness:
-    """What the engine holds, kept independently of the policy. `obey` checks a plan against it and begins the plan."""
+    """The engine's state, tracked independently of the policy. `obey` checks a plan and begins it."""
 
     policy: Placement
     places: int
@@ -23,9 +23,9 @@ class Witness:
     placed: set[str] = field(default_factory=set)
     placing: dict[str, str | None] = field(default_factory=dict)
     admitted: set[str] = field(default_factory=set)
-    """Adapters on their way into a place, whose requests may start meanwhile."""
+    """Adapters being placed, whose requests may already start."""
     failed: set[str] = field(default_factory=set)
-    """Adapters that failed to be placed, whose requests that had started have not yet ended."""
+    """Adapters that failed to be placed and still have started requests."""
     pinned: set[str] = field(default_factory=set)
     waiting: dict[str, str | None] = field(default_factory=dict)
     running: dict[str, str | None] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Witness:
             self.staged.discard(digest)
 
     def finish(self, request: str, now: float) -> str | None:
-        """End a request. Returns its adapter."""
+        """End a request, and return its adapter."""
         digest = self.running.pop(request)
         if digest in self.failed and not self.leases()[digest]:
             self.failed.remove(digest)
@@ -111,7 +111,7 @@ class Served:
     arrival: Arrival
     started: float
     ahead: int
-    """Number of requests that were waiting when it came."""
+    """The number of requests that were waiting when it arrived."""
     adapters_ahead: int
 
     @property
@@ -129,9 +129,9 @@ def simulate(
     until: float = 1e9,
     after: Callable[[str, str | None, float], Arrival | None] = lambda request, digest, now: None,
 ) -> list[Served]:
-    """Run a trace in virtual time. `after` may follow a finished request with its client's next one.
+    """Run a trace in virtual time. `after` may return the next request of a finished request's client.
 
-    early: requests start as soon as the engine has been told to place their adapter, and run once it is placed.
+    With `early`, requests start as soon as the command to place their adapter is sent, and run once it is placed.
     """
     policy, counter = witness.policy, itertools.count()
     events: list[tuple[float, int, str, object]] = []
@@ -185,5 +185,5 @@ def simulate(
                 alarms.add(plan.wake_at)
                 push(plan.wake_at, "wake", None)
     if until == 1e9:
-        assert not upcoming, "requests that nobody served"
+        assert not upcoming, "requests were not served"
     return served

@@ -1,4 +1,4 @@
-"""Requests that start behind their adapter's placement: random interleavings on a virtual clock, and each way apart."""
+"""Requests that start before their adapter is placed: each case, and random interleavings on a virtual clock."""
 
 import asyncio
 import os
@@ -23,9 +23,9 @@ from tests.fakes.virtual import run
 from tests.unit.scheduling.adapter_line import RIGHT, World, adapter, ask, dropped, line_with_adapters
 
 INTERLEAVINGS = int(os.environ.get("INTERLEAVINGS", "1000"))
-"""Runs of a few requests each; 10,000 is the long form."""
+"""The number of runs of a few requests each. A long test uses 10,000."""
 FEWEST, MOST, ADAPTERS = 2, 12, "abcdef"
-"""Requests of a run, and their adapters."""
+"""The bounds on the requests of a run, and their adapters."""
 GONE = EngineFailed("The engine died while it was answering.", code="engine_died")
 
 
@@ -41,12 +41,12 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_request_is_in_the_engine_before_its_place_is(world: World) -> None:
+async def test_a_request_reaches_the_engine_before_its_adapter_is_placed(world: World) -> None:
     world.engine.place_gate.clear()
     waiting = asyncio.create_task(ask(world, adapter("a")))
     await until(lambda: bool(world.engine.arrivals) and world.queue.running == 1)
-    assert world.queue.adapter_status(adapter("a").digest).tier == "host", "it is not in its place yet"
-    assert not world.engine.answered, "and the request has not run"
+    assert world.queue.adapter_status(adapter("a").digest).tier == "host", "it is not placed yet"
+    assert not world.engine.answered, "the request has not run"
     world.engine.place_gate.set()
     assert await waiting == 5
     status = world.queue.adapter_status(adapter("a").digest)
@@ -65,7 +65,7 @@ async def test_the_wait_for_the_place_counts_as_waiting(world: World) -> None:
     lease.release()
 
 
-async def test_a_failed_place_fails_the_requests_behind_it_and_no_others(world: World) -> None:
+async def test_a_failed_placement_fails_only_the_requests_that_wait_for_it(world: World) -> None:
     world.engine.place_error = EngineFailed("the copy failed")
     world.engine.place_gate.clear()
     broken = [asyncio.create_task(ask(world, adapter("a"))) for _ in range(2)]
@@ -80,8 +80,8 @@ async def test_a_failed_place_fails_the_requests_behind_it_and_no_others(world: 
     assert await asyncio.gather(*(ask(world, adapter(letter)) for letter in "abca")) == [5] * 4
 
 
-async def test_the_gateway_ends_a_request_that_holds_a_failed_place(world: World) -> None:
-    """Its slot may hang."""
+async def test_the_gateway_ends_requests_with_a_failed_placement(world: World) -> None:
+    """Their slot may hang."""
     world.engine.place_gate.clear()
     lease = await world.queue.acquire(adapter("a"))
     world.queue.adapter_failed(
@@ -89,7 +89,7 @@ async def test_the_gateway_ends_a_request_that_holds_a_failed_place(world: World
     )
     assert lease.ticket.aborted is not None
     assert lease.ticket.aborted.result().code == "adapter_failed"
-    assert adapter("a").digest not in world.engine.dropped, "a request still holds its place"
+    assert adapter("a").digest not in world.engine.dropped, "a request still uses its place"
     world.engine.place_gate.set()
     lease.release()
     await dropped(world, adapter("a"))
@@ -109,7 +109,7 @@ async def test_a_probe_comes_before_any_request(world: World) -> None:
 
 # --- interleavings ----------------------------------------------------------------------------------------------------
 class RandomEngine(FakeEngine):
-    """Takes random times, and fails now and then."""
+    """Takes random times and fails at random."""
 
     chance: random.Random
 
@@ -127,7 +127,7 @@ class RandomEngine(FakeEngine):
 
 
 class EngineLink:
-    """A slot's link without a process: each frame begins in a task of its own, in the order of sending."""
+    """A slot's link without a process. Each frame gets a task of its own, started in the order of sending."""
 
     connected, pid = True, 1
 
@@ -172,13 +172,13 @@ class EngineLink:
 
 
 class Traffic:
-    """A few requests that come, leave and meet the end of their engine, at random times."""
+    """A few requests that arrive, are cancelled or lose their engine at random times."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.requests = self.chance.randint(FEWEST, MOST)
         self.seconds = self.requests / 10
-        """Time in which they come."""
+        """The time during which they arrive."""
         recipe = {
             "id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
             "memory": {"adapters": {"device": self.chance.randint(1, 3), "host": 4}},
@@ -200,7 +200,7 @@ class Traffic:
         return link
 
     async def request(self, letter: str | None) -> None:
-        """One request to its end."""
+        """Run one request to its end."""
         ref = None if letter is None else adapter(letter)
         call = HttpCall(path="/", body=b"", served="s", display_name="s", adapter=ref)
         try:
@@ -216,7 +216,7 @@ class Traffic:
                     if running.cancelled():
                         raise GONE
                     running.result()
-                finally:  # as a call does that is left early
+                finally:  # like a call that is left early
                     running.cancel()
                     await asyncio.wait([running])
         except RoundhouseError as error:
@@ -256,21 +256,21 @@ class Traffic:
         assert not +engine.in_use
 
 
-def test_no_call_runs_before_its_place_and_none_waits_for_ever() -> None:
-    """The engine refuses a call whose adapter is in no place, and objects to each illegal step.
+def test_no_call_runs_before_its_adapter_is_placed_and_none_waits_forever() -> None:
+    """The engine refuses a call whose adapter is not placed, and fails at each illegal step.
 
-    A thousand random interleavings of stage, place, call, cancel and failure. The long form has ten thousand:
+    There are a thousand random interleavings of stage, place, call, cancel and failure, or ten thousand with
     INTERLEAVINGS=10000.
     """
     ends = Counter[str]()
 
-    async def all_of(seed: int) -> None:
+    async def run_seed(seed: int) -> None:
         traffic = Traffic(seed)
         await traffic.run()
         ends.update(traffic.ends)
 
     for seed in range(INTERLEAVINGS):
-        run(all_of(seed))
+        run(run_seed(seed))
     assert ends.keys() == {"answered", "adapter_failed", "engine_died", "left"}
     total = ends.total()
     assert ends["answered"] > total / 3

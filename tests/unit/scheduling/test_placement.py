@@ -1,4 +1,4 @@
-"""The placement policy: what must hold for every trace, and the two stories that it was made for."""
+"""The placement policy: invariants for every trace, and the two scenarios that it was designed for."""
 
 import random
 
@@ -64,8 +64,8 @@ def test_every_request_starts_within_the_bound_and_no_step_is_illegal(
     within_bound(seen, done, stage, place, at_once, early=early)
 
 
-def test_a_hot_for_ever_and_b_comes() -> None:
-    """Four clients of A keep the only place leased all the time; B still gets its turn, and A gets the place back."""
+def test_an_adapter_in_constant_use_leaves_for_another_in_time() -> None:
+    """Four clients of A always lease the only place. B still gets its turn, and then A returns."""
     seen = witness(places=1, host=4, max_requests=8, max_overtake=0.5)
     hot = [Arrival(0.1 * number, NAMES[0], 1.0) for number in range(4)]
     late = [Arrival(10.0, NAMES[1], 1.0), Arrival(20.05, NAMES[2], 1.0)]
@@ -76,14 +76,16 @@ def test_a_hot_for_ever_and_b_comes() -> None:
     done = simulate(seen, hot + late, stage=0.02, place=0.005, until=40.0, after=again)
     waits = {served.arrival.digest: served.wait for served in done if served.arrival.digest != NAMES[0]}
     assert waits.keys() == {NAMES[1], NAMES[2]}
-    assert max(waits.values()) <= 0.5 + 1.0 + 0.005 + 1e-9  # W, the longest run of A, placing; staged long before
+    assert (
+        max(waits.values()) <= 0.5 + 1.0 + 0.005 + 1e-9
+    )  # W, the longest run of A and the placing; it was staged long before
     after_b = [served for served in done if served.arrival.digest == NAMES[0] and served.started > 35]
     assert len(after_b) >= 16
     assert seen.placements <= 5
 
 
 def closed_loop(clients: int, adapters: int, places: int, overtake: float) -> tuple[Witness, list[Served]]:
-    """Clients that ask an adapter of their choice again and again, for 20 s of virtual time."""
+    """Run clients with requests for random adapters for 20 s of virtual time."""
     random_ = random.Random(1)
     seen = witness(places, adapters, 64, overtake)
 
@@ -108,8 +110,8 @@ def test_sixteen_adapters_over_eight_places_do_not_thrash() -> None:
     assert strict.placements / len(done_strict) > seen.placements / len(done)
 
 
-def test_a_needed_place_is_taken_only_for_an_overdue_request() -> None:
-    """So an adapter under load is placed at most once in `max_overtake`: at most adapters / W forced swaps a second."""
+def test_a_place_in_use_is_taken_only_for_an_overdue_request() -> None:
+    """So an adapter under load is placed at most once per `max_overtake`, with at most adapters / W swaps a second."""
     seen, _ = closed_loop(clients=200, adapters=16, places=8, overtake=1.0)
     assert seen.placements <= 16 * 20 / 1.0 + 16
 

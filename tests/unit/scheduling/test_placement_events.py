@@ -1,4 +1,4 @@
-"""All rules of runtime.scheduling.placement together, against random events."""
+"""All rules of runtime.scheduling.placement under random events."""
 
 import pytest
 from hypothesis import settings
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long
 
 
 class Anything(RuleBasedStateMachine):
-    """Random events in any order. In the end everything that still waits is served."""
+    """Random events in any order. At the end, all waiting requests are served."""
 
     digests = st.none() | st.sampled_from([f"sha256:{number}" for number in range(9)])
 
@@ -119,7 +119,7 @@ class Anything(RuleBasedStateMachine):
             assert set(self.seen.policy.resident()) == self.seen.placed
 
     def teardown(self) -> None:
-        """Whatever happened: time goes on, runs end, and everybody is served."""
+        """Check that all waiting requests are served as time passes and runs end."""
         if not hasattr(self, "seen"):
             return
         for _ in range(10 * (self.count + 12)):

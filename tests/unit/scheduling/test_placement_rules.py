@@ -1,4 +1,4 @@
-"""Each numbered rule of runtime.scheduling.placement by itself."""
+"""Each numbered rule of runtime.scheduling.placement."""
 
 import pytest
 
@@ -9,7 +9,7 @@ A, B, C, D = "sha256:a", "sha256:b", "sha256:c", "sha256:d"
 
 
 def put(policy: Placement, *digests: str, now: float = 0.0) -> None:
-    """Bring adapters into places, one after the other, by one request each."""
+    """Place adapters one after the other, by one request each."""
     for number, digest in enumerate(digests):
         policy.enqueue(f"put-{digest}", digest, now)
         settle(policy, now)
@@ -17,7 +17,7 @@ def put(policy: Placement, *digests: str, now: float = 0.0) -> None:
 
 
 def settle(policy: Placement, now: float) -> list[PlacementPlan]:
-    """Carry out plans at once until nothing is left to do."""
+    """Carry out plans at once until nothing is left to do, and return them."""
     plans = []
     while True:
         plan = policy.decide(now)
@@ -78,7 +78,7 @@ def test_rule_4_the_host_tier_drops_the_least_recently_used_idle_adapter() -> No
     assert policy.decide(2.0).drop == (B,)
 
 
-def test_rule_4_a_staged_adapter_makes_way_for_an_older_request() -> None:
+def test_rule_4_a_staged_adapter_is_dropped_for_an_older_request() -> None:
     policy = Placement(1, 2, 8, max_overtake=100.0)
     policy.enqueue("1", A, 0.0)
     settle(policy, 0.0)
@@ -114,7 +114,7 @@ def test_rule_5_the_end_of_a_request_counts_as_use() -> None:
     assert [plan.place for plan in settle(policy, 5.0) if plan.place] == [((C, B),)]
 
 
-def test_rule_6_a_place_closes_for_an_overdue_request_and_opens_when_it_leaves() -> None:
+def test_rule_6_a_place_closes_for_an_overdue_request_and_opens_when_that_is_cancelled() -> None:
     policy = Placement(1, 3, 8, max_overtake=1.0)
     policy.enqueue("1", A, 0.0)
     settle(policy, 0.0)
@@ -153,7 +153,7 @@ def test_rule_6_an_older_waiting_request_keeps_its_place() -> None:
     assert started(settle(policy, 6.0)) == ["2"]
 
 
-def test_rule_7_pinned_adapters_stay_and_one_place_stays_open() -> None:
+def test_rule_7_pinned_adapters_stay_and_one_place_is_left_unpinned() -> None:
     policy = Placement(2, 4, 8, max_overtake=0.0)
     put(policy, A, B)
     policy.pin(A)
@@ -169,7 +169,7 @@ def test_rule_7_pinned_adapters_stay_and_one_place_stays_open() -> None:
     assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 1, 0)
 
 
-def test_rule_7_of_more_pins_than_places_the_first_hold_and_the_others_once_there_is_room() -> None:
+def test_rule_7_with_more_pins_than_places_the_first_ones_apply() -> None:
     policy = Placement(3, 4, 8)
     for digest in (A, B):
         policy.pin(digest)
@@ -177,13 +177,13 @@ def test_rule_7_of_more_pins_than_places_the_first_hold_and_the_others_once_ther
     policy.reset()
     assert [policy.status(digest).pinned for digest in (A, B)] == [True, False]
     put(policy, C, D)
-    assert set(policy.resident()) == {A, D}, "one place is left for the others"
+    assert set(policy.resident()) == {A, D}, "one place is left for other adapters"
     policy.resize(3, 4, 8)
     policy.reset()
     assert [policy.status(digest).pinned for digest in (A, B)] == [True, True]
 
 
-def test_rule_7_a_pinned_adapter_is_brought_in_when_there_is_room() -> None:
+def test_rule_7_a_pinned_adapter_is_placed_when_there_is_room() -> None:
     policy = Placement(2, 3, 8)
     policy.pin(A)
     settle(policy, 0.0)
@@ -202,7 +202,7 @@ def test_rule_7_a_pinned_adapter_that_failed_waits_for_a_request() -> None:
     assert policy.status(A).pinned
 
 
-def test_rule_8_a_forgotten_adapter_leaves_when_its_last_request_ends() -> None:
+def test_rule_8_a_forgotten_adapter_is_dropped_when_its_last_request_ends() -> None:
     policy = Placement(2, 3, 8)
     policy.enqueue("1", A, 0.0)
     settle(policy, 0.0)
@@ -244,7 +244,7 @@ def test_a_failed_adapter_ends_its_requests_and_nothing_else(stage: str) -> None
     assert started(settle(policy, 3.0)) == ["4"]
 
 
-def test_a_reset_keeps_what_waits_and_brings_it_back() -> None:
+def test_a_reset_keeps_waiting_requests_and_places_their_adapters_again() -> None:
     policy = Placement(1, 3, 8)
     policy.enqueue("1", A, 0.0)
     settle(policy, 0.0)
@@ -264,7 +264,7 @@ def test_hits_and_misses_are_counted() -> None:
     assert (status.hits, status.misses, status.running, status.placements) == (1, 1, 2, 1)
 
 
-def test_ids_are_used_once() -> None:
+def test_an_id_cannot_be_used_twice() -> None:
     policy = Placement(1, 1, 8)
     policy.enqueue("1", None, 0.0)
     with pytest.raises(ValueError, match="already waiting"):

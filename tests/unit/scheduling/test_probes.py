@@ -1,4 +1,4 @@
-"""Probes of adapters: asked before any request, and what a wrong answer costs whom."""
+"""Probes of adapters run before any request, and a wrong answer affects only its adapter."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,13 +23,13 @@ def probe_count(w: World) -> list[tuple[str, str]]:
     return [note for note in w.registry.notes if note[0] == "probe"]
 
 
-async def test_a_probe_runs_after_each_commit_and_before_any_request(world: World) -> None:
+async def test_a_probe_runs_after_each_placement_and_before_any_request(world: World) -> None:
     world.registry.known[adapter("a").digest] = (RIGHT,)
     assert await ask(world, adapter("a"), RIGHT) == 5
     assert world.engine.answered[0] == ("probe", adapter("a").digest)
     assert await ask(world, adapter("a"), RIGHT) == 5
     assert probe_count(world) == [("probe", "passed")]
-    for letter in "bc":  # takes the place away
+    for letter in "bc":  # takes its place
         assert await ask(world, adapter(letter)) == 5
     assert await ask(world, adapter("a"), RIGHT) == 5
     assert probe_count(world) == [("probe", "passed")] * 2
@@ -45,17 +45,17 @@ async def test_a_probe_runs_after_each_commit_and_before_any_request(world: Worl
         ([ServiceClass.INTERACTIVE, ServiceClass.CRITICAL], ServiceClass.CRITICAL),
     ],
 )
-async def test_a_probe_has_the_priority_of_who_waits_for_it(
+async def test_a_probe_has_the_highest_class_of_its_waiting_requests(
     world: World, classes: list[ServiceClass], expected: ServiceClass
 ) -> None:
-    """A critical one shortens every step of the engine."""
+    """A critical probe shortens every step of the engine."""
     world.registry.known[adapter("a").digest] = (RIGHT,)
     claims = [QueueRequest(service_class=each) for each in classes]
     await asyncio.gather(*(ask(world, adapter("a"), RIGHT, claim) for claim in claims))
     assert world.engine.probe_priorities == [expected]
 
 
-async def test_a_probe_of_a_pinned_adapter_comes_last(world: World) -> None:
+async def test_a_probe_of_a_pinned_adapter_has_the_lowest_class(world: World) -> None:
     world.registry.known[adapter("a").digest] = (RIGHT,)
     world.queue.pin_adapter(adapter("a"))
     async with asyncio.timeout(200):
@@ -64,7 +64,7 @@ async def test_a_probe_of_a_pinned_adapter_comes_last(world: World) -> None:
     assert world.engine.probe_priorities == [ServiceClass.BATCH]
 
 
-async def test_a_wrong_probe_takes_the_adapter_out_and_refuses_its_requests_only(world: World) -> None:
+async def test_a_wrong_probe_drops_the_adapter_and_refuses_only_its_requests(world: World) -> None:
     world.registry.known[adapter("a").digest] = (WRONG,)
     results = await asyncio.gather(
         ask(world, adapter("a"), WRONG), ask(world, adapter("b")), ask(world, adapter("a"), WRONG), ask(world, None),
@@ -76,7 +76,7 @@ async def test_a_wrong_probe_takes_the_adapter_out_and_refuses_its_requests_only
         assert failed.code == "adapter_probe_failed"
         assert failed.retry_after is not None
         assert "'other'" in failed.message
-        assert "the answer began with 'f" in failed.message  # with what had come when a letter differed
+        assert "the answer began with 'f" in failed.message  # up to the first letter that differs
         assert RIGHT.prompt not in failed.message
     assert ("probe", "failed") in world.registry.notes
     await dropped(world, adapter("a"))
@@ -84,7 +84,7 @@ async def test_a_wrong_probe_takes_the_adapter_out_and_refuses_its_requests_only
     assert adapter("a").digest not in [digest for kind, digest in world.engine.answered if kind == "call"]
 
 
-async def test_a_failed_probe_costs_no_places_until_it_is_time_to_try_again(world: World) -> None:
+async def test_an_adapter_with_a_failed_probe_is_not_staged_until_the_retry(world: World) -> None:
     world.registry.known[adapter("a").digest] = (WRONG,)
     for _ in range(3):
         with pytest.raises(Unavailable, match="probe"):
@@ -98,7 +98,7 @@ async def test_a_failed_probe_costs_no_places_until_it_is_time_to_try_again(worl
     assert await ask(world, adapter("a"), RIGHT) == 5
 
 
-async def test_one_name_with_a_wrong_probe_does_not_take_equal_content_from_another(world: World) -> None:
+async def test_a_wrong_probe_of_one_name_does_not_affect_another_with_equal_content(world: World) -> None:
     world.registry.known[adapter("a").digest] = (WRONG, None)
     results = await asyncio.gather(ask(world, adapter("a"), WRONG), ask(world, adapter("a")), return_exceptions=True)
     assert isinstance(results[0], Unavailable)
@@ -106,7 +106,7 @@ async def test_one_name_with_a_wrong_probe_does_not_take_equal_content_from_anot
     assert adapter("a").digest in world.engine.places
 
 
-async def test_a_probe_added_after_the_commit_runs_with_its_first_request(world: World) -> None:
+async def test_a_probe_added_after_the_placement_runs_with_its_first_request(world: World) -> None:
     assert await ask(world, adapter("a")) == 5
     assert probe_count(world) == []
     results = await asyncio.gather(*(ask(world, adapter("a"), WRONG) for _ in range(3)), return_exceptions=True)
@@ -131,6 +131,6 @@ async def test_a_new_engine_is_probed_again(world: World) -> None:
     world.queue.engine_gone()
     world.engine.places.clear()
     world.engine.staged.clear()
-    world.engine.probe_answer = "other words"  # longer than what is expected
+    world.engine.probe_answer = "other words"  # longer than expected
     world.queue.open(world.link)
     assert await ask(world, adapter("a"), WRONG) == 5

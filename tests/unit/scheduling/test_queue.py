@@ -1,4 +1,4 @@
-"""The line of one model with adapters, over a real socket to a scripted engine."""
+"""The queue of a model with adapters, on a real socket to a scripted engine."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_an_adapter_is_in_place_before_its_request_starts(world: World) -> None:
-    assert await ask(world, adapter("a")) == 5  # the engine refuses an adapter that is in no place
+    assert await ask(world, adapter("a")) == 5  # the engine refuses an adapter that is not placed
     assert world.engine.places == {adapter("a").digest}
 
 
@@ -30,13 +30,13 @@ async def test_more_adapters_than_places_take_turns(world: World) -> None:
     assert len(world.engine.places) <= 2
 
 
-async def test_base_requests_pass_while_an_adapter_is_staged(world: World) -> None:
+async def test_base_requests_run_while_an_adapter_is_staged(world: World) -> None:
     waiting = asyncio.create_task(ask(world, adapter("a")))
     assert await ask(world, None) == 5
     assert await waiting == 5
 
 
-async def test_a_broken_adapter_fails_its_own_requests_only(world: World) -> None:
+async def test_a_broken_adapter_fails_only_its_own_requests(world: World) -> None:
     bad = AdapterRef(digest="sha256:" + "b" * 64, path="/broken", rank=8, bytes=1)
     results = await asyncio.gather(ask(world, bad), ask(world, adapter("a")), ask(world, bad), return_exceptions=True)
     assert results[1] == 5
@@ -44,13 +44,13 @@ async def test_a_broken_adapter_fails_its_own_requests_only(world: World) -> Non
     assert await ask(world, adapter("c")) == 5
 
 
-async def test_a_place_that_is_still_in_use_is_requested_again(world: World) -> None:
+async def test_placing_is_repeated_while_the_place_is_in_use(world: World) -> None:
     world.engine.conflicts = 3
     assert await ask(world, adapter("a")) == 5
     assert world.engine.conflicts == 0
 
 
-async def test_staging_that_finds_no_room_waits_for_the_drops_that_make_it(world: World) -> None:
+async def test_staging_without_room_waits_for_pending_drops(world: World) -> None:
     gate = asyncio.Event()
     world.queue.effects._drops[world.queue.effects._send(gate.wait())] = "another"  # type: ignore[arg-type]
     world.engine.full = 1
@@ -63,7 +63,7 @@ async def test_staging_that_finds_no_room_waits_for_the_drops_that_make_it(world
     assert await waiting == 5
 
 
-async def test_staging_does_not_wait_for_drops_where_there_is_room(world: World) -> None:
+async def test_staging_with_enough_room_does_not_wait_for_drops(world: World) -> None:
     gate = asyncio.Event()
     world.queue.effects._drops[world.queue.effects._send(gate.wait())] = "another"  # type: ignore[arg-type]
     assert await ask(world, adapter("a")) == 5
@@ -71,7 +71,7 @@ async def test_staging_does_not_wait_for_drops_where_there_is_room(world: World)
 
 
 async def test_staging_waits_for_the_drop_of_the_same_adapter(world: World) -> None:
-    """The drop would find it staged again, and take it away before it is placed."""
+    """Otherwise the drop would remove the newly staged adapter before it is placed."""
     gate, ref = asyncio.Event(), adapter("a")
     world.queue.effects._drops[world.queue.effects._send(gate.wait())] = ref.digest  # type: ignore[arg-type]
     waiting = asyncio.create_task(ask(world, ref))
@@ -81,20 +81,20 @@ async def test_staging_waits_for_the_drop_of_the_same_adapter(world: World) -> N
     assert await waiting == 5
 
 
-async def test_no_room_and_nothing_that_leaves_is_an_error(world: World) -> None:
+async def test_staging_without_room_and_pending_drops_is_an_error(world: World) -> None:
     world.engine.full = 1
     with pytest.raises(EngineFailed, match="no host room"):
         await ask(world, adapter("a"))
 
 
-async def test_files_are_looked_at_before_they_are_staged(world: World) -> None:
+async def test_files_are_checked_before_they_are_staged(world: World) -> None:
     world.registry.damaged = EngineFailed("its files are gone", code="adapter_damaged")
     with pytest.raises(EngineFailed, match="files are gone"):
         await ask(world, adapter("a"))
     assert world.engine.staged == []
 
 
-async def test_a_new_engine_gets_the_waiting_requests_adapters_again(world: World, tmp_path: Path) -> None:
+async def test_a_new_engine_gets_the_adapters_of_waiting_requests(world: World, tmp_path: Path) -> None:
     await ask(world, adapter("a"))
     world.queue.engine_gone()
     waiting = asyncio.create_task(ask(world, adapter("a")))
@@ -105,7 +105,7 @@ async def test_a_new_engine_gets_the_waiting_requests_adapters_again(world: Worl
     assert await waiting == 5
 
 
-async def test_waiting_is_bounded_in_time(world: World) -> None:
+async def test_the_wait_is_bounded(world: World) -> None:
     world.queue.close()
     with pytest.raises(Unavailable, match="no room") as error:
         await world.queue.acquire(None, max_wait=0.02)
@@ -120,17 +120,17 @@ async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(world: 
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert (world.queue.waiting, world.queue.running) == (0, 0)
-    assert world.queue._bounds.waiting == 0, "in the whole server"
+    assert world.queue._bounds.waiting == 0, "the server's count"
     world.queue.open(world.link)
     assert await ask(world, None) == 5
 
 
 @pytest.mark.parametrize("how", ["leaves", "time-out"])
-async def test_a_client_that_leaves_in_the_moment_of_its_turn_holds_nothing(world: World, how: str) -> None:
+async def test_a_client_that_leaves_just_as_its_turn_comes_holds_nothing(world: World, how: str) -> None:
     world.queue.close()
     task = asyncio.create_task(world.queue.acquire(None, max_wait=0.0 if how == "time-out" else None))
     await asyncio.sleep(0)
-    world.queue.open(world.link)  # its turn; it will hear of it in the loop's next round
+    world.queue.open(world.link)  # its turn, which it learns in the loop's next iteration
     if how == "leaves":
         task.cancel()
     (result,) = await asyncio.gather(task, return_exceptions=True)
@@ -151,8 +151,8 @@ async def test_an_adapter_without_places_is_refused_and_leaves_nothing_behind(wo
     assert await ask(world, None) == 5
 
 
-async def test_many_that_leave_in_one_moment_hold_nothing(world: World) -> None:
-    """A server that closes, or a batch that is cancelled, ends them all at once."""
+async def test_many_clients_that_leave_at_once_hold_nothing(world: World) -> None:
+    """A closing server or a cancelled batch ends all of its requests at once."""
     world.queue._bounds.max_waiting = 2000
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=2000)}))
     turns = [await world.queue.acquire(None) for _ in range(4)]
@@ -163,7 +163,7 @@ async def test_many_that_leave_in_one_moment_hold_nothing(world: World) -> None:
     for leaver in leavers:
         leaver.cancel()
     turns.pop().release()  # before any of them can run
-    assert world.queue.running == 4, "the next one that is still there has its turn"
+    assert world.queue.running == 4, "the next request that has not left gets its turn"
     (await stayer).release()
     for turn in turns:
         turn.release()
@@ -173,7 +173,7 @@ async def test_many_that_leave_in_one_moment_hold_nothing(world: World) -> None:
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
 
 
-async def test_one_that_was_refused_in_the_moment_of_its_turn_holds_nothing(world: World) -> None:
+async def test_a_request_refused_just_as_its_turn_comes_holds_nothing(world: World) -> None:
     world.queue.close()
     refused = asyncio.create_task(world.queue.acquire(None))
     while not world.queue.waiting:
@@ -204,7 +204,7 @@ async def test_a_removed_adapter_is_dropped_from_the_engine(world: World) -> Non
 
 
 async def test_nothing_is_remembered_of_removed_adapters(world: World) -> None:
-    """One was used, one only left its name, and one was removed while its request waited, which left."""
+    """One was used, one never was, and one was removed while a request waited for it and then left."""
     effects, places = world.queue.effects, world.queue.policy
     await ask(world, adapter("a"))
     for letter in "ab":
@@ -222,8 +222,8 @@ async def test_nothing_is_remembered_of_removed_adapters(world: World) -> None:
     assert (places._forgotten, places._counts) == (set(), {})
 
 
-async def test_a_removed_adapter_that_is_still_in_use_is_dropped_once_it_is_not(world: World) -> None:
-    """The engine ends a call that was cancelled; the policy holds the place for free."""
+async def test_a_removed_adapter_in_use_is_dropped_once_it_is_unused(world: World) -> None:
+    """The engine may still be ending a cancelled call when the policy counts the place as free."""
     await ask(world, adapter("a"))
     world.engine.conflicts = 3
     world.queue.forget_adapter(adapter("a").digest)
@@ -231,7 +231,7 @@ async def test_a_removed_adapter_that_is_still_in_use_is_dropped_once_it_is_not(
     assert world.engine.places == set()
 
 
-async def test_a_pinned_adapter_that_fails_is_not_tried_for_ever(world: World) -> None:
+async def test_a_failing_pinned_adapter_is_not_repeated_forever(world: World) -> None:
     world.registry.known[adapter("a").digest] = (WRONG,)
     world.queue.pin_adapter(adapter("a"))
     await dropped(world, adapter("a"))
@@ -241,7 +241,7 @@ async def test_a_pinned_adapter_that_fails_is_not_tried_for_ever(world: World) -
     assert world.engine.staged.count(adapter("a").digest) == 1
 
 
-async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(world: World) -> None:
+async def test_requests_that_wait_for_a_removed_adapter_are_served(world: World) -> None:
     world.engine.gate.clear()
     running = [asyncio.create_task(ask(world, adapter("a"))) for _ in range(6)]  # four run, two wait
     while world.engine.running < 4:
@@ -257,7 +257,7 @@ async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(worl
 
 
 async def test_retry_after_is_at_most_a_minute(world: World) -> None:
-    """However slow the model is: what is foreseen for so long is no more than a guess."""
+    """Even for a slow model, because longer predictions are only guesses."""
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=1)}))
     world.queue._pace.ended(3600.0, 1.0)
     world.queue.close()
@@ -269,7 +269,7 @@ async def test_retry_after_is_at_most_a_minute(world: World) -> None:
     waiting.cancel()
 
 
-async def test_an_adapter_that_is_removed_on_its_way_gives_its_place_back(world: World) -> None:
+async def test_an_adapter_removed_during_its_placement_frees_its_place(world: World) -> None:
     world.engine.place_gate.clear()
     asks = asyncio.create_task(ask(world, adapter("a")))
     while not world.engine.arrivals:
@@ -284,7 +284,7 @@ async def test_an_adapter_that_is_removed_on_its_way_gives_its_place_back(world:
 
 
 @pytest.mark.parametrize("where", ["check", "probes"])
-async def test_a_fault_of_our_own_on_an_adapters_way_costs_no_place(world: World, where: str) -> None:
+async def test_an_unexpected_error_before_a_placement_leaves_no_place_occupied(world: World, where: str) -> None:
     def broken(digest: str) -> None:
         raise OSError("too many open files")
 
@@ -300,15 +300,15 @@ async def test_a_fault_of_our_own_on_an_adapters_way_costs_no_place(world: World
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) -> None:
     assert await ask(world, None) == 5
     for _ in range(500):
-        world.queue._pace.ended(80.0, 1.0)  # a place is free every 20 s
+        world.queue._pace.ended(80.0, 1.0)  # a place becomes free every 20 s
     world.engine.gate.clear()
     now = world.queue._clock()
     running = [asyncio.create_task(ask(world, None, claim=QueueRequest(due=now + 400.0))) for _ in range(8)]
-    while world.engine.running < 4:  # the others wait
+    while world.engine.running < 4:  # the other four wait
         await asyncio.sleep(0.001)
     eager = asyncio.create_task(world.queue.acquire(None, claim=QueueRequest(due=now + 60.0)))
     await asyncio.sleep(0)
-    assert not eager.done(), "it goes before those that wait: their deadlines are later"
+    assert not eager.done(), "it comes before waiting requests with later deadlines"
     with pytest.raises(Unreachable, match=r"would wait about 20\.0 s now, but this one has") as error:
         await world.queue.acquire(None, claim=QueueRequest(due=now + 15.0))
     assert error.value.predicted_wait_seconds == pytest.approx(20.0, rel=0.01)
@@ -318,7 +318,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) ->
     assert await asyncio.gather(*running) == [5] * 8
 
 
-async def test_a_full_queue_makes_room_for_who_has_less_in_it(world: World) -> None:
+async def test_a_full_queue_makes_room_for_a_team_with_fewer_requests(world: World) -> None:
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=3)}))
     world.queue.close()
     flood = [asyncio.create_task(world.queue.acquire(None, claim=QueueRequest("flood"))) for _ in range(3)]
@@ -349,7 +349,7 @@ async def test_without_a_queue_a_request_starts_at_once_or_is_refused(world: Wor
 
 
 @pytest.mark.parametrize("why", ["deadline", "pool", "server", "probe"])
-async def test_no_request_makes_room_for_one_that_is_refused_itself(world: World, why: str) -> None:
+async def test_no_request_is_removed_for_one_that_is_refused_anyway(world: World, why: str) -> None:
     pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
     world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=3), "pools": pools}))
     world.registry.known[adapter("a").digest] = (WRONG,)
@@ -370,7 +370,7 @@ async def test_no_request_makes_room_for_one_that_is_refused_itself(world: World
     with pytest.raises(Unavailable if why == "probe" else Unreachable if why == "deadline" else QueueFull):
         await world.queue.acquire(adapter("a") if why == "probe" else None, probe=WRONG, claim=claim)
     await asyncio.sleep(0)
-    assert not any(one.done() for one in flood)
+    assert not any(task.done() for task in flood)
     world.queue.open(world.link)
     for turn in await asyncio.gather(*flood):
         turn.release()

@@ -1,4 +1,4 @@
-"""Lines of batches that run give their turns up for people's requests (rule 11)."""
+"""Running lines of batches give up their turns for people's requests (rule 11)."""
 
 import heapq
 import random
@@ -26,19 +26,19 @@ def add(policy: Placement, *names: str, claim: QueueRequest = PERSON, digest: st
 
 
 def full(places: int = PLACES, spare: int = 0, floor: float = 0.05) -> Placement:
-    """An engine full of lines, the oldest first."""
+    """Return the policy of an engine full of lines, the oldest first."""
     policy = Placement(0, 0, places, spare=spare, floor=floor)
     add(policy, *(f"line{number}" for number in range(places)), claim=LINE)
     assert len(policy.decide(1.0).start) == places
     return policy
 
 
-def test_the_newest_lines_go_one_for_each_request() -> None:
+def test_the_newest_lines_are_revoked_one_per_request() -> None:
     policy = full()
     add(policy, "a", "b")
     plan = policy.decide(1.0)
     assert (plan.start, plan.revoke) == ((), ("line7", "line6"))
-    assert policy.decide(1.0).revoke == (), "they are on their way out"
+    assert policy.decide(1.0).revoke == (), "they are already being revoked"
     add(policy, "c")
     assert policy.decide(1.0).revoke == ("line5",)
     policy.finish("line7", 2.0, 0.0)
@@ -47,7 +47,7 @@ def test_the_newest_lines_go_one_for_each_request() -> None:
     assert (policy.people_running, policy.people_waiting) == (1, 2)
 
 
-def test_spare_places_come_first() -> None:
+def test_spare_places_are_used_before_lines_are_revoked() -> None:
     policy = full(spare=2)
     add(policy, "a", "b", "c")
     plan = policy.decide(1.0)
@@ -61,7 +61,7 @@ def test_spare_places_come_first() -> None:
         QueueRequest("late", service_class=ServiceClass.INTERACTIVE, is_line=True),
     ],
 )
-def test_requests_of_clients_and_lines_of_late_batches_stay(claim: QueueRequest) -> None:
+def test_clients_batch_requests_and_lines_of_late_batches_are_not_revoked(claim: QueueRequest) -> None:
     policy = Placement(0, 0, PLACES)
     add(policy, *map(str, range(PLACES)), claim=claim)
     policy.decide(1.0)
@@ -69,7 +69,7 @@ def test_requests_of_clients_and_lines_of_late_batches_stay(claim: QueueRequest)
     assert policy.decide(1.0).revoke == ()
 
 
-def test_no_line_goes_for_a_line_or_for_a_pool_that_has_all_it_may_have() -> None:
+def test_no_line_is_revoked_for_a_line_or_a_full_pool() -> None:
     policy = Placement(0, 0, PLACES, pools={"small": Pool(most=1)})
     add(policy, "one", claim=QueueRequest("people", pool="small"))
     add(policy, *(f"line{number}" for number in range(PLACES)), claim=LINE)
@@ -80,7 +80,7 @@ def test_no_line_goes_for_a_line_or_for_a_pool_that_has_all_it_may_have() -> Non
     assert policy.decide(1.0).revoke == ("line6",)
 
 
-def test_lines_that_wait_earn_no_floor() -> None:
+def test_waiting_lines_have_no_floor() -> None:
     policy = full(floor=0.4)
     add(policy, *(f"more{number}" for number in range(4)), claim=LINE)
     started: list[str] = []
@@ -91,10 +91,10 @@ def test_lines_that_wait_earn_no_floor() -> None:
         for line in plan.revoke:
             policy.finish(line, 1.0, 0.0)
     started += policy.decide(1.0).start
-    assert started == [f"person{number}" for number in range(PLACES)], "all places, in the order in which they came"
+    assert started == [f"person{number}" for number in range(PLACES)], "all places, in order of arrival"
 
 
-def test_a_place_that_closes_for_a_person_is_left_at_once() -> None:
+def test_lines_leave_a_place_that_closes_for_a_person() -> None:
     policy = Placement(1, 4, PLACES, max_overtake=0.5)
 
     def place(digest: str) -> None:
@@ -122,7 +122,7 @@ def test_a_place_that_closes_for_a_person_is_left_at_once() -> None:
     assert policy.decide(2.6).place == (("sha256:c", "sha256:a"),)
 
 
-def test_an_engine_that_is_gone_has_revoked_nothing() -> None:
+def test_revocations_are_forgotten_with_their_engine() -> None:
     policy = full()
     add(policy, "a")
     assert policy.decide(1.0).revoke
@@ -137,12 +137,12 @@ def test_an_engine_that_is_gone_has_revoked_nothing() -> None:
 # --- an hour of bursts ----------------------------------------------------------------------------------------------
 CAPACITY, SPARE = 32, 4
 STEP = 0.2
-"""Seconds until a line that is revoked has left the engine."""
+"""The seconds until a revoked line has left the engine."""
 
 
 @dataclass
 class Hours:
-    """Lines that never end to come, and people in bursts, on a virtual clock."""
+    """Endless lines and bursts of people's requests, on a virtual clock."""
 
     chance: random.Random
     line_seconds: tuple[float, float]
@@ -151,9 +151,9 @@ class Hours:
     lost: LostWork = field(default_factory=LostWork)
     ended: Counter[str] = field(default_factory=Counter)
     hours: list[float] = field(default_factory=list)
-    """Part of each hour's work of lines that was lost."""
+    """The share of lines' work that was lost in each hour."""
     waits: int = 0
-    """Moments in which people waited for lines that were not revoked."""
+    """The number of decisions at which people waited for lines that were not revoked."""
 
     def run(self, seconds: float) -> None:
         self._ids, self._events, self._started = count(), list[tuple[float, int, str, str]](), dict[str, float]()
@@ -220,7 +220,7 @@ BURSTS = {"dense": (1.0, 3.0, 30.0), "each 12 s": (12.0,), "rare": (60.0, 120.0)
 
 @pytest.mark.parametrize("pauses", BURSTS.values(), ids=BURSTS)
 def test_little_work_is_lost_in_any_hour(pauses: tuple[float, ...]) -> None:
-    """Bursts of 8, 16 and 40 over an engine of 32 places that is full of long lines."""
+    """Bursts of 8, 16 and 40 requests reach an engine of 32 places that is full of long lines."""
     hours = Hours(random.Random(7), (5.0, 40.0), pauses)
     hours.run(2 * HOUR)
     assert hours.ended["lost"] > 10
@@ -228,7 +228,7 @@ def test_little_work_is_lost_in_any_hour(pauses: tuple[float, ...]) -> None:
     assert max(hours.hours) <= MOST_LOST
 
 
-def test_beside_short_lines_people_wait_for_the_end_of_none() -> None:
+def test_people_never_wait_for_the_end_of_short_lines() -> None:
     hours = Hours(random.Random(7), (1.0, 10.0), BURSTS["rare"])
     hours.run(HOUR)
     assert hours.ended["lost"] > 100

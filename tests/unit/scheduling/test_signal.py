@@ -1,4 +1,4 @@
-"""How many replicas a model needs: the rules of `runtime.scheduling.signal`, and what arrives."""
+"""The number of replicas that a model needs by the rules of `runtime.scheduling.signal`, and the rate of arrivals."""
 
 import pytest
 from hypothesis import given
@@ -25,53 +25,53 @@ def needed(
     kv_use: float = 0.0,
     rate: float = 100.0,
 ) -> int:
-    """The replicas of a model with one class, whose goal is 2 s; a load takes 10 s."""
+    """Return the replicas of a model with one class, a goal of 2 s, and a load time of 10 s."""
     return desired_replicas(ModelDemand(replicas, least, rate, 10.0, [ClassDemand(2.0, ahead, arriving)], kv_use))
 
 
 @pytest.mark.parametrize(("replicas", "least", "expected"), [(0, 1, 0), (1, 1, 1), (2, 2, 2), (3, 1, 2)])
-def test_a_model_for_which_nothing_waits_and_nothing_comes(replicas: int, least: int, expected: int) -> None:
+def test_a_model_without_requests_loses_a_replica_down_to_its_least(replicas: int, least: int, expected: int) -> None:
     assert desired_replicas(ModelDemand(replicas, least, 100.0, 10.0, [])) == expected
 
 
 @pytest.mark.parametrize(
     ("replicas", "ahead", "arriving", "expected"),
     [
-        (0, 0.0, 50.0, 0),  # nothing waits for it
+        (0, 0.0, 50.0, 0),  # nothing waits
         (0, 1.0, 0.0, 1),
-        (0, 900.0, 250.0, 17),  # 900 and what comes in 10 s, in 2 s
+        (0, 900.0, 250.0, 17),  # 900 and the arrivals of 10 s, within 2 s
         (1, 0.0, 90.0, 1),
-        (1, 200.0, 100.0, 1),  # 2 s now and then
+        (1, 200.0, 100.0, 1),  # 2 s now and later
         (1, 200.0, 101.0, 2),  # 2.1 s in 10 s
         (1, 0.0, 119.0, 1),
         (1, 0.0, 121.0, 2),
-        (1, 0.0, 450.0, 18),  # the 3,500 that wait then are gone in 2 s
+        (1, 0.0, 450.0, 18),  # the 3,500 that wait then are served in 2 s
         (2, 0.0, 190.0, 2),
-        (2, 0.0, 103.0, 2),  # one would be at 3 s after 100 s
+        (2, 0.0, 103.0, 2),  # with one, the wait would be 3 s after 100 s
         (2, 0.0, 101.0, 1),
         (2, 201.0, 0.0, 2),  # one could not start them within the goal
         (2, 199.0, 0.0, 1),
-        (3, 0.0, 0.0, 2),  # one after another
+        (3, 0.0, 0.0, 2),  # one at a time
     ],
 )
-def test_up_before_the_goal_is_missed_and_down_only_where_one_fewer_holds(
+def test_replicas_are_added_before_the_goal_is_missed_and_removed_if_fewer_meet_it(
     replicas: int, ahead: float, arriving: float, expected: int
 ) -> None:
     assert needed(replicas, ahead, arriving) == expected
 
 
-def test_never_fewer_than_the_recipe_has_at_least() -> None:
+def test_there_are_never_fewer_replicas_than_the_recipes_least() -> None:
     assert needed(2, least=2) == 2
     assert needed(0, 1.0, least=3) == 3
 
 
-def test_a_full_kv_cache_needs_one_more_and_none_leaves_that_would_fill_the_others() -> None:
+def test_the_use_of_the_kv_cache_bounds_the_number_of_replicas() -> None:
     assert needed(2, kv_use=0.86) == 3
     assert needed(2, kv_use=0.5) == 2
     assert needed(2, kv_use=0.4) == 1
 
 
-def test_before_anything_was_measured_it_stays_as_it_is() -> None:
+def test_without_measurements_the_number_is_unchanged() -> None:
     assert needed(2, 1e6, 1e6, rate=0.0) == 2
     assert needed(0, 1.0, rate=0.0) == 1
 
@@ -97,7 +97,7 @@ DEMANDS = st.builds(
 
 
 @given(DEMANDS)
-def test_down_is_one_at_a_time_and_holds_for_ten_leads(demand: ModelDemand) -> None:
+def test_replicas_are_removed_one_at_a_time_and_only_if_the_goal_is_met_for_ten_leads(demand: ModelDemand) -> None:
     result = desired_replicas(demand)
     assert result >= demand.replicas - 1 or not any(one.ahead for one in demand.classes)
     if demand.replicas and result < demand.replicas:
@@ -108,23 +108,23 @@ def test_down_is_one_at_a_time_and_holds_for_ten_leads(demand: ModelDemand) -> N
 
 
 @given(DEMANDS)
-def test_with_as_many_as_it_needs_it_needs_no_more_once_they_are_there(demand: ModelDemand) -> None:
-    """The work that waits then is what was foreseen."""
+def test_the_needed_replicas_meet_the_goal_once_they_are_loaded(demand: ModelDemand) -> None:
+    """The work that waits by then is as predicted."""
     result = desired_replicas(demand)
     if result <= demand.replicas or demand.kv_use > MOST_KV:
         return
-    there = demand.replicas * demand.rate
+    present = demand.replicas * demand.rate
     then = [
-        ClassDemand(max(one.goal, 0.1), max(0.0, one.ahead + (one.arriving - there) * demand.lead), one.arriving)
+        ClassDemand(max(one.goal, 0.1), max(0.0, one.ahead + (one.arriving - present) * demand.lead), one.arriving)
         for one in demand.classes
     ]
     for one in then:
         assert one.wait(result * demand.rate, 0.0) <= one.goal * 1.000001
-        if one.wait(there, 0.0) > one.goal:
+        if one.wait(present, 0.0) > one.goal:
             assert one.arriving <= result * demand.rate * 1.000001
 
 
-def test_the_rate_of_what_arrives() -> None:
+def test_the_rate_of_arrivals_is_averaged() -> None:
     rates = ArrivalRates(0.0)
     assert rates.rate(ServiceClass.BATCH, 5.0) == 0.0
     for second in range(600):

@@ -1,4 +1,4 @@
-"""What the gateway can know of a process that is not its child."""
+"""The cause of death of processes that are not the gateway's children."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ from runtime.slots.processes import cause_of, hold
 
 @pytest.fixture
 def ended() -> Iterator[Callable[[str], int]]:
-    """Return the id of a process that has ended and whose parent has not asked for it yet."""
+    """Return a function that returns the id of an ended process for which its parent has not waited yet."""
     started: list[int] = []
 
     def end(code: str) -> int:
@@ -28,7 +28,7 @@ def ended() -> Iterator[Callable[[str], int]]:
 
     yield end
     for pid in started:
-        with suppress(ChildProcessError):  # the test has asked
+        with suppress(ChildProcessError):  # the test has waited
             os.waitpid(pid, 0)
 
 
@@ -47,7 +47,7 @@ def ended() -> Iterator[Callable[[str], int]]:
         ("pass", Cause("exited", "its process ended with status 0")),
     ],
 )
-def test_the_exit_code_is_read_before_the_parent_asks(ended: Callable[[str], int], code: str, expected: Cause) -> None:
+def test_the_exit_code_is_read_before_the_parent_waits(ended: Callable[[str], int], code: str, expected: Cause) -> None:
     assert cause_of(ended(code), OomKills()) == expected
 
 
@@ -59,12 +59,12 @@ def test_the_exit_code_is_read_before_the_parent_asks(ended: Callable[[str], int
         ("pass", Cause("exited", "its process ended with status 0")),
     ],
 )
-def test_the_exit_code_is_read_after_the_parent_has_read_it(code: str, expected: Cause) -> None:
-    """On a kernel that keeps it for who holds the process (6.15); on an older one it is not known."""
+def test_the_exit_code_is_read_after_the_parent_has_waited(code: str, expected: Cause) -> None:
+    """Kernels from 6.15 on keep it for holders of the process. With older ones it is unknown."""
     with subprocess.Popen([sys.executable, "-c", f"input(); {code}"], stdin=subprocess.PIPE) as process:
         held = hold(process.pid)
         assert held is not None
-        assert cause_of(process.pid, OomKills(), held) is UNKNOWN, "it lives"
+        assert cause_of(process.pid, OomKills(), held) is UNKNOWN, "it still runs"
         process.communicate(b"\n")
     kernel = tuple(int(part) for part in platform.release().split(".")[:2])
     assert cause_of(process.pid, OomKills(), held) == (expected if kernel >= (6, 15) else UNKNOWN)
@@ -72,13 +72,13 @@ def test_the_exit_code_is_read_after_the_parent_has_read_it(code: str, expected:
     os.close(held)
 
 
-def test_nothing_is_held_of_a_process_that_is_gone(ended: Callable[[str], int]) -> None:
+def test_an_ended_process_cannot_be_held(ended: Callable[[str], int]) -> None:
     pid = ended("pass")
     os.waitpid(pid, 0)
     assert hold(pid) is None
 
 
-def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(
+def test_sigkill_with_an_oom_kill_is_out_of_memory(
     ended: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -86,7 +86,7 @@ def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(
     assert cause_of(pid, OomKills()).code == "out_of_memory"
 
 
-def test_one_whose_exit_code_came_too_late_died_of_what_the_kernel_did(
+def test_an_oom_kill_is_the_cause_if_the_exit_code_is_lost(
     ended: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -95,7 +95,7 @@ def test_one_whose_exit_code_came_too_late_died_of_what_the_kernel_did(
     assert cause_of(pid, OomKills()).code == "out_of_memory"
 
 
-def test_a_process_that_is_gone_or_lives_tells_nothing(ended: Callable[[str], int]) -> None:
+def test_the_cause_of_a_lost_or_running_process_is_unknown(ended: Callable[[str], int]) -> None:
     pid = ended("pass")
     os.waitpid(pid, 0)
     assert cause_of(pid, OomKills()) is UNKNOWN

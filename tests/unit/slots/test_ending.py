@@ -1,4 +1,4 @@
-"""Processes that take their time to end, as when a driver holds them up: nobody counts them as gone before."""
+"""Processes that end slowly, such as when a driver delays them, do not count as ended before."""
 
 import asyncio
 import signal
@@ -13,11 +13,11 @@ from runtime.slots.link import Cause
 from runtime.slots.unix_link import UnixSlotLink
 
 GROUP = 1 << 30
-"""No process has such a number."""
+"""A number that no process has."""
 
 
 class Stubborn:
-    """A slot whose processes stay until they are let go."""
+    """A slot whose processes stay until `stays` is False."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stays, self.kills = True, 0
@@ -42,18 +42,18 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> Stubborn:
     return Stubborn(monkeypatch)
 
 
-async def test_an_end_goes_on_until_nothing_is_left(stubborn: Stubborn) -> None:
+async def test_an_end_waits_until_no_process_is_left(stubborn: Stubborn) -> None:
     ends = asyncio.create_task(stubborn.link.end())
     await stubborn.killed(2)
     assert not ends.done()
     second = asyncio.create_task(stubborn.link.end())
     await stubborn.killed(3)
-    assert not second.done(), "whoever comes second waits, too"
+    assert not second.done(), "a second end waits, too"
     stubborn.stays = False
     await asyncio.gather(ends, second)
 
 
-async def test_who_waits_for_an_answer_hears_of_it_before_the_processes_have_ended(stubborn: Stubborn) -> None:
+async def test_a_waiting_call_fails_before_the_processes_have_ended(stubborn: Stubborn) -> None:
     link, closed = stubborn.link, SimpleNamespace(close=lambda: None)
     link._out = SimpleNamespace(put=lambda frame: None)  # type: ignore[assignment]
     link._reader = asyncio.create_task(link._read(asyncio.StreamReader(), closed, None))  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ async def test_who_waits_for_an_answer_hears_of_it_before_the_processes_have_end
     await ends
 
 
-async def test_one_that_died_is_gone_once_its_children_are(stubborn: Stubborn) -> None:
+async def test_a_dead_slot_is_gone_once_its_children_are(stubborn: Stubborn) -> None:
     gone = asyncio.ensure_future(stubborn.link.gone())
     stubborn.link.group = GROUP + 1  # the slot has another process
     await stubborn.killed(1)

@@ -1,4 +1,4 @@
-"""Slots that are added while the server runs."""
+"""Adding slots to a running server."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,12 +21,14 @@ from tests.fakes.pool import FakeLink
     ("most", "fitting", "size", "pending", "room"),
     [(64, 10, 6, 0, 10), (64, 10, 6, 3, 7), (64, 2, 6, 3, 0), (64, 90, 60, 0, 4), (64, 90, 64, 0, 0), (6, 90, 6, 0, 0)],
 )
-def test_the_number_and_free_memory_bound_it(most: int, fitting: int, size: int, pending: int, room: int) -> None:
+def test_growth_is_bounded_by_number_and_free_memory(
+    most: int, fitting: int, size: int, pending: int, room: int
+) -> None:
     assert SlotGrowth(most, lambda: None, lambda: fitting).room(size, pending) == room
 
 
 @pytest.mark.parametrize(("left", "slots"), [(None, 10), (64 << 30, 10), (3 << 30, 3), (-1, 0)])
-def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch, left: int | None, slots: int) -> None:
+def test_a_containers_limit_bounds_growth(monkeypatch: pytest.MonkeyPatch, left: int | None, slots: int) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10 << 30))
     monkeypatch.setattr(memory, "memory_left", lambda: left)
     assert memory.slots_that_fit() == slots
@@ -44,7 +46,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 class GrowingPool:
-    """A pool of slots in this process. One that is requested comes with `let_come`."""
+    """A pool of slots in this process. A requested slot starts with `start_slot`."""
 
     def __init__(self, folder: Path, most: int = 3) -> None:
         self.folder, self.requested, self.changes = folder, 0, 0
@@ -68,7 +70,7 @@ class GrowingPool:
     def _note(self) -> None:
         self.changes += 1
 
-    def let_come(self, slot_id: int) -> None:
+    def start_slot(self, slot_id: int) -> None:
         link = self.links[slot_id]
         link.task = asyncio.create_task(link.server.serve())
 
@@ -79,53 +81,53 @@ class GrowingPool:
                 await link.end()
 
 
-async def test_one_slot_is_added_at_a_time_and_none_at_the_start(tmp_path: Path) -> None:
+async def test_one_slot_is_added_at_a_time_after_the_start(tmp_path: Path) -> None:
     growing = GrowingPool(tmp_path)
     pool = growing.pool
     pool.start()
     pool.add_slot()
-    assert (pool.addable, growing.requested) == (0, 0), "the first one is still to come"
-    growing.let_come(0)
+    assert (pool.addable, growing.requested) == (0, 0), "the first slot has not started yet"
+    growing.start_slot(0)
     await until(lambda: pool.free == 1)
     assert pool.addable == 2
     pool.add_slot()
     pool.add_slot()
-    assert (pool.size, growing.requested, pool.addable) == (2, 1, 2), "one on its way and one more"
-    growing.let_come(1)
+    assert (pool.size, growing.requested, pool.addable) == (2, 1, 2), "one starting and one more"
+    growing.start_slot(1)
     await until(lambda: pool.free == 2)
-    assert growing.changes == 2, "whoever waits for a slot hears of it"
+    assert growing.changes == 2, "loads that wait for a slot are decided again"
     pool.add_slot()
-    growing.let_come(2)
+    growing.start_slot(2)
     await until(lambda: pool.free == 3)
     pool.add_slot()
-    assert (pool.size, growing.requested, pool.addable) == (3, 2, 0), "there are as many as there may be"
+    assert (pool.size, growing.requested, pool.addable) == (3, 2, 0), "the maximum is reached"
     await growing.close()
 
 
-async def test_an_added_slot_that_ends_comes_back(tmp_path: Path) -> None:
+async def test_an_added_slot_that_ends_is_replaced(tmp_path: Path) -> None:
     growing = GrowingPool(tmp_path)
     pool = growing.pool
     pool.start()
-    growing.let_come(0)
+    growing.start_slot(0)
     await until(lambda: pool.free == 1)
     pool.add_slot()
-    growing.let_come(1)
+    growing.start_slot(1)
     await until(lambda: pool.free == 2)
     await growing.links[1].crash()
-    growing.let_come(1)
+    growing.start_slot(1)
     await until(lambda: pool.free == 2)
     assert (pool.size, pool.restarts, growing.requested) == (2, 1, 1)
     await growing.close()
 
 
-async def test_none_is_added_while_a_requested_one_does_not_come(
+async def test_no_slot_is_added_while_a_requested_one_fails_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then models leave for one another, as with a fixed number."""
+    """Then models are evicted for slots, as with a fixed number."""
     growing = GrowingPool(tmp_path)
     pool = growing.pool
     pool.start()
-    growing.let_come(0)
+    growing.start_slot(0)
     await until(lambda: pool.free == 1)
     late = asyncio.Event()
     connect = FakeLink.connect
@@ -142,7 +144,7 @@ async def test_none_is_added_while_a_requested_one_does_not_come(
     assert (pool.addable, pool.free) == (0, 1), "the decision is made again, without it"
     pool.add_slot()
     assert growing.requested == 1
-    growing.let_come(1)
+    growing.start_slot(1)
     await until(lambda: pool.free == 2)
     assert pool.addable == 1
     await growing.close()

@@ -1,4 +1,4 @@
-"""A slot that is stopped in the midst of an answer: how long until its client hears of it. On a virtual clock."""
+"""The time until a client learns that its slot was stopped during an answer, on a virtual clock."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ HEARTBEAT, HUNG_AFTER = 5.0, 30.0
 
 
 class StoppedLink(UnixSlotLink):
-    """Answers each ping at once, until it is stopped. No socket and no process behind it."""
+    """Answers each ping at once until it is stopped, without a socket or a process."""
 
     def __init__(self) -> None:
         super().__init__(0, "", lambda link: None)
@@ -52,7 +52,7 @@ async def answer(link: UnixSlotLink, call: HttpCall) -> None:
 
 
 async def hang(at: float) -> tuple[RoundhouseError, float]:
-    """What a request that runs gets when its slot stops at a time, and how long after that."""
+    """Return the error of a running request whose slot stops at a time, and the seconds until the error."""
     link, loop = StoppedLink(), asyncio.get_running_loop()
     queue = SimpleNamespace(running=1, waiting=0, oldest=None, engine_gone=lambda: None, refuse=lambda error: None)
     entry = ModelEntry(
@@ -74,8 +74,8 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
     return reported.value, loop.time() - at
 
 
-async def test_a_slot_that_does_not_greet_has_not_come(tmp_path: Path) -> None:
-    """The kernel accepts the connection for it."""
+async def test_a_slot_that_sends_no_greeting_has_not_started(tmp_path: Path) -> None:
+    """The kernel accepts the connection on its behalf."""
     with socket.socket(socket.AF_UNIX) as stopped:
         stopped.bind(str(tmp_path / "s.sock"))
         stopped.listen()
@@ -86,7 +86,7 @@ async def test_a_slot_that_does_not_greet_has_not_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0.0, 0.001, 2.5, 4.999, 5.001, 123.4])
-def test_the_client_hears_of_it_within_a_heartbeat_and_the_patience(at: float) -> None:
+def test_the_client_gets_an_error_within_a_heartbeat_and_the_patience(at: float) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         error, took = runner.run(hang(at))
     assert HUNG_AFTER <= took <= HEARTBEAT + HUNG_AFTER + 0.001

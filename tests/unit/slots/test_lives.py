@@ -1,4 +1,4 @@
-"""Slots that end and come back, in the pool that the server has: nobody is answered by the engine of a later life."""
+"""Slots that end and are replaced in a real pool: no request is count_events by a later engine of its slot."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ from tests.unit.residency.scripted import World
 
 
 class Lives:
-    """A world with one slot, whose next process is there as soon as one has ended."""
+    """A world with one slot, whose process is replaced as soon as it has ended."""
 
     def __init__(self, folder: Path) -> None:
         self.world = World(folder)
@@ -48,15 +48,15 @@ async def lives(tmp_path: Path) -> AsyncIterator[Lives]:
             await link.end()
 
 
-async def answered(link: SlotLink) -> int:
+async def count_events(link: SlotLink) -> int:
     async with link.call(
         lambda uid: frames.Call.of(uid, HttpCall(path="/", body=b"", served="a", display_name="a"))
     ) as call:
         return len([event async for event in call.events()])
 
 
-async def test_one_that_dies_as_it_has_loaded_is_not_ready_and_another_gets_the_slot(lives: Lives) -> None:
-    """On a CPU it is asked what it holds after the load; meanwhile it ends, and its slot comes back."""
+async def test_a_model_that_dies_after_its_load_is_not_ready(lives: Lives) -> None:
+    """On a CPU its memory is measured after the load. Meanwhile it ends, and its slot is replaced."""
     world, first = lives.world, lives.links[0]
     world.manager.table.counts_processes = True
 
@@ -74,16 +74,16 @@ async def test_one_that_dies_as_it_has_loaded_is_not_ready_and_another_gets_the_
     assert world.manager.entries["a"].link is None
 
 
-async def test_who_kept_a_link_does_not_reach_the_next_life(lives: Lives) -> None:
+async def test_an_old_link_does_not_reach_the_next_process(lives: Lives) -> None:
     world = lives.world
     async with await world.queues["a"].acquire(None) as lease:
-        assert await answered(lease.link)
+        assert await count_events(lease.link)
         await lives.links[0].crash()
         entry = world.manager.entries["a"]
         while not (entry.state is ModelState.READY and entry.loads == 2):
             await asyncio.sleep(0.001)
         assert entry.link is not None
         with pytest.raises(Unavailable, match="is being restarted"):
-            await answered(lease.link)
-        await lease.link.end()  # nor does it end the next one
-        assert await answered(entry.link)
+            await count_events(lease.link)
+        await lease.link.end()  # does not end the next process
+        assert await count_events(entry.link)

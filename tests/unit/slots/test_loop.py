@@ -1,4 +1,4 @@
-"""A slot and its link over a real socket, with a scripted engine."""
+"""A slot and its link on a real socket, with a scripted engine."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -54,13 +54,13 @@ async def slot(tmp_path: Path) -> AsyncIterator[Slot]:
     slot = Slot(str(tmp_path / "s.sock"))
     task = asyncio.create_task(slot.server.serve())
     await slot.link.connect()
-    slot.link.pid = 0  # the slot runs in this process: its group must not be killed
+    slot.link.pid = 0  # the slot runs in this process, whose group must not be killed
     yield slot
     slot.server._stop.set()
     await task
 
 
-async def test_load_reports_progress_and_what_it_holds(slot: Slot) -> None:
+async def test_a_load_reports_progress_and_memory(slot: Slot) -> None:
     seen = []
     async with slot.link.call(lambda uid: frames.Load(uid, RECIPE.model_dump_json().encode(), "x", "cpu")) as call:
         loaded = await call.done(seen.append)
@@ -76,8 +76,8 @@ async def test_a_second_load_is_refused(slot: Slot) -> None:
         await slot.load()
 
 
-async def test_what_was_made_is_known_with_every_chunk(slot: Slot) -> None:
-    """So it is counted also when the engine dies under the call."""
+async def test_usage_is_known_with_every_chunk(slot: Slot) -> None:
+    """So it is counted even if the engine dies during the call."""
     await slot.load()
     async with slot.link.call(lambda uid: frames.Call.of(uid, CALL, "r-1")) as call:
         seen = [call.usage async for event in call.events() if isinstance(event, Chunk)]
@@ -93,10 +93,10 @@ async def test_events_arrive_in_order(slot: Slot) -> None:
     assert events[-1] == ResponseEnd(usage=Usage(prompt_tokens=2, completion_tokens=3))
 
 
-async def test_who_reads_late_gets_what_came_meanwhile_in_one(slot: Slot) -> None:
+async def test_a_late_reader_gets_chunks_merged(slot: Slot) -> None:
     await slot.load()
     async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
-        while call.usage != Usage(prompt_tokens=2, completion_tokens=3):  # all of them are there
+        while call.usage != Usage(prompt_tokens=2, completion_tokens=3):  # until all chunks have arrived
             await asyncio.sleep(0.001)
         started, chunk, finished = [event async for event in call.events()]
     assert (type(started), type(finished)) == (ResponseStart, ResponseEnd)
@@ -109,7 +109,7 @@ async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
     async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
         events = call.events()
         assert isinstance(await anext(events), ResponseStart)
-    assert slot.engine.cancelled == ["m"]  # the call is left only when the engine has stopped
+    assert slot.engine.cancelled == ["m"]  # the call ends only after the engine has stopped
     assert slot.engine.running == 0
     assert call.usage == Usage(prompt_tokens=2)
 
@@ -118,7 +118,7 @@ INFO = TranscriptInfo(language="en", language_probability=1.0, duration=90.0, du
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["left", "failed"])
-async def test_transcribed_audio_is_counted_however_the_call_ends(
+async def test_transcribed_audio_is_counted_for_every_kind_of_end(
     slot: Slot, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     async def transcribe(request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Usage, None]:
@@ -141,8 +141,8 @@ async def test_transcribed_audio_is_counted_however_the_call_ends(
     assert call.usage == Usage(audio_seconds=60.0)
 
 
-async def test_a_call_that_is_ended_here_is_cancelled_in_the_engine(slot: Slot) -> None:
-    """As the drain deadline does; a sleep that follows meets no request."""
+async def test_a_call_failed_by_the_gateway_is_cancelled_in_the_engine(slot: Slot) -> None:
+    """The drain deadline does this, so that a following sleep finds no request."""
     slot.engine.asleep = MemoryFootprint(device_bytes=5, host_bytes=90)
     await slot.load()
     slot.engine.gate.clear()
@@ -156,7 +156,7 @@ async def test_a_call_that_is_ended_here_is_cancelled_in_the_engine(slot: Slot) 
     assert slot.engine.cancelled == ["m"]
 
 
-async def test_an_error_keeps_its_class_and_words(slot: Slot) -> None:
+async def test_an_error_keeps_its_class_and_message(slot: Slot) -> None:
     slot.engine.load_error = Unfit("bad weights", ["a", "b"])
     with pytest.raises(Unfit, match="bad weights"):
         await slot.load()
@@ -176,7 +176,7 @@ async def test_calls_before_a_load_are_refused(slot: Slot) -> None:
 
 @asynccontextmanager
 async def begun(slot: Slot) -> AsyncIterator[AsyncIterator[Event | Progress]]:
-    """The events of a call whose answer has begun and does not go on."""
+    """Yield the events of a call whose answer has begun and then pauses."""
     await slot.load()
     slot.engine.gate.clear()
     async with slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
@@ -185,7 +185,7 @@ async def begun(slot: Slot) -> AsyncIterator[AsyncIterator[Event | Progress]]:
         yield events
 
 
-async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
+async def test_a_lost_slot_ends_its_calls_and_reports_its_death(slot: Slot) -> None:
     async with begun(slot) as events:
         slot.server._writers.pop().close()
         with pytest.raises(Unavailable, match="died while it was answering"):
@@ -196,7 +196,7 @@ async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
 
 
 async def test_an_engine_that_ends_by_itself_is_reported_at_once_and_its_calls_end(slot: Slot) -> None:
-    """Before they fail by themselves: a client learns that it may ask again."""
+    """The calls end before they fail by themselves, with an error that allows a retry."""
     async with begun(slot) as events:
         slot.engine.on_broken(EngineFailed("its child was ended by SIGKILL", code="killed_child"))
         with pytest.raises(Unavailable, match=r"answering \(its child was ended by SIGKILL\)") as error:
@@ -207,7 +207,7 @@ async def test_an_engine_that_ends_by_itself_is_reported_at_once_and_its_calls_e
     assert not slot.link.connected
 
 
-async def test_an_engine_that_ends_during_a_sleep_tells_by_the_sleep(slot: Slot) -> None:
+async def test_an_engine_that_ends_during_a_sleep_fails_the_sleep(slot: Slot) -> None:
     slot.engine.asleep = MemoryFootprint(device_bytes=5)
     await slot.load()
     slot.engine.sleep_gate.clear()
@@ -252,10 +252,8 @@ async def test_an_oversized_frame_is_refused_before_it_is_read() -> None:
         await frames.read_frames(reader, frames.to_slot_decoder)
 
 
-async def test_what_leaves_within_one_tick_may_be_more_than_a_message_holds(
-    slot: Slot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when a model comes for which many large requests have waited. Here to the slot and back."""
+async def test_frames_of_one_tick_may_exceed_the_size_of_a_message(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This happens, in both directions, when many large requests have waited for a model."""
     monkeypatch.setattr(frames, "FLUSH_BYTES", 1000)
     monkeypatch.setattr(frames, "MAX_MESSAGE", 2000)
     await slot.load()
@@ -269,7 +267,7 @@ async def test_what_leaves_within_one_tick_may_be_more_than_a_message_holds(
 
     requested = [asyncio.create_task(ask(number)) for number in range(20)]
     while slot.engine.running < 20:
-        assert not any(one.done() for one in requested)
+        assert not any(task.done() for task in requested)
         await asyncio.sleep(0.001)
     slot.engine.gate.set()
     for number, chunks in enumerate(await asyncio.gather(*requested)):
@@ -290,7 +288,7 @@ async def test_an_engine_sleeps_and_wakes(slot: Slot) -> None:
     await slot.link.command(lambda uid: frames.Call.of(uid, CALL), 200)
 
 
-async def test_a_sleep_waits_for_what_runs_and_lets_nothing_in(slot: Slot) -> None:
+async def test_a_sleep_waits_for_running_calls_and_refuses_new_ones(slot: Slot) -> None:
     slot.engine.asleep = MemoryFootprint(device_bytes=5)
     await slot.load()
     slot.engine.gate.clear()
@@ -309,11 +307,11 @@ async def test_a_sleep_waits_for_what_runs_and_lets_nothing_in(slot: Slot) -> No
     assert slot.engine.sleeps
 
 
-async def test_a_sleep_goes_on_when_its_caller_leaves_and_the_slot_lives_meanwhile(slot: Slot) -> None:
+async def test_a_sleep_continues_without_its_caller_and_the_slot_answers_pings(slot: Slot) -> None:
     slot.engine.asleep = MemoryFootprint(device_bytes=5)
     await slot.load()
     slot.engine.sleep_gate.clear()
-    slot.engine.ping_gate.clear()  # the engine itself would not answer
+    slot.engine.ping_gate.clear()  # the engine itself does not answer
     caller = asyncio.create_task(slot.link.command(frames.Sleep, 200))
     while not slot.server._changing:
         await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""What the processes of a slot hold, as /proc tells it, and what a heartbeat may skip of reading it."""
+"""The memory of a slot's processes in /proc, which a heartbeat does not always read completely."""
 
 import contextlib
 import os
@@ -16,9 +16,9 @@ MIB = 2**20
 
 @contextlib.contextmanager
 def _process(code: str) -> Iterator[tuple[int, int]]:
-    """A Python process in a group of its own: its pid, and the pipe to which it writes one byte per step.
+    """Run a Python process in its own group. Yields its pid and a pipe to which it writes one byte per step.
 
-    The code writes with `os.write`: a signal handler that prints fails when it interrupts another print.
+    The code writes with `os.write`, because a signal handler that prints fails when it interrupts another print.
     """
     read, write = os.pipe()
     pid = os.posix_spawn(
@@ -35,14 +35,14 @@ def _process(code: str) -> Iterator[tuple[int, int]]:
         os.close(write)
 
 
-def test_bytes_of_a_process_group_are_the_most_it_held() -> None:
+def test_bytes_of_a_process_group_are_its_peak() -> None:
     code = "import os, time; big = bytearray(80 << 20); del big; os.write(1, b'.'); time.sleep(60)"
     with _process(code) as (pid, _):
         assert 80 * MIB < group_bytes(pid) < 160 * MIB
     assert group_bytes(pid) == 0
 
 
-def test_a_heartbeat_walks_the_pages_of_a_group_only_when_it_grew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_reads_the_pages_of_a_group_only_after_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[int] = []
     monkeypatch.setattr(processes, "group_bytes", lambda group: walks.append(group) or group_bytes(group))
     code = (
@@ -63,5 +63,5 @@ def test_a_heartbeat_walks_the_pages_of_a_group_only_when_it_grew(monkeypatch: p
         assert len(walks) == 2
         now[0] = processes.REREAD_SECONDS
         peak.read()
-        assert len(walks) == 3, "what it shares may count for more by now"
+        assert len(walks) == 3, "shared pages may count for more by now"
     assert peak.read() == 0

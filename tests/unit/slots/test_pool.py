@@ -1,4 +1,4 @@
-"""Pre-warmed slots: one for each engine, handed to the right model, given up for their memory."""
+"""Prewarmed slots: one per engine, used for the right model, and ended if their memory is needed."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.fakes.pool import FakeLink
 
 
 def in_process(pool: SlotPool, warms: str | None = None) -> list[FakeLink]:
-    """Its slots, in this process; the first one begins to import `warms` by itself."""
+    """Return the pool's slots, run in this process. The first one imports `warms` at its start."""
     links = []
     for link in pool._links:
         assert isinstance(link, FakeLink)
@@ -32,7 +32,7 @@ def fake_links(folder: Path) -> Callable[[int, Callable[[SlotLink], None]], Slot
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
-    """Three slots in this process; prewarming them imports nothing, as their engine is none that we know."""
+    """Yield a pool of three slots in this process. Prewarming imports nothing, as their engines do not exist."""
     pool = SlotPool(fake_links(tmp_path), 3, lambda link: None)
     links = in_process(pool)
     for fake in links:
@@ -47,7 +47,7 @@ async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
             await fake.end()
 
 
-async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_path: Path) -> None:
+async def test_a_load_waits_for_the_slot_that_is_importing_its_engine(tmp_path: Path) -> None:
     reported: list[int] = []
     pool: SlotPool = SlotPool(
         fake_links(tmp_path),
@@ -64,16 +64,16 @@ async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_pat
     assert reported == [1]
     load = asyncio.create_task(pool.take("engine-a"))
     await asyncio.sleep(0.01)
-    assert not load.done(), "a slot is free, but it has nothing of the engine"
+    assert not load.done(), "a slot is free, but does not import the engine"
     slow.task = asyncio.create_task(slow.server.serve())
     assert (await asyncio.wait_for(load, 200)).slot_id == 0
-    assert (await pool.take("engine-a")).slot_id == 1, "nothing is on its way any more"
+    assert (await pool.take("engine-a")).slot_id == 1, "no slot is importing it any more"
     await pool.close()
     for fake in (slow, quick):
         await fake.end()
 
 
-async def test_one_slot_for_each_engine_and_the_right_one_is_taken(pool: SlotPool) -> None:
+async def test_each_engine_has_one_slot_which_its_load_takes(pool: SlotPool) -> None:
     assert await pool.prewarm("engine-a")
     assert await pool.prewarm("engine-a")
     assert await pool.prewarm("engine-b")
@@ -83,7 +83,7 @@ async def test_one_slot_for_each_engine_and_the_right_one_is_taken(pool: SlotPoo
     assert (taken.slot_id, taken.warm) == (1, False)
     assert [link.prewarmed for link in pool.prewarmed()] == ["engine-a"]
     cold = await pool.take("engine-c")
-    assert cold.slot_id == 2, "a slot that is warm for another engine is taken last"
+    assert cold.slot_id == 2, "a slot prewarmed for another engine is taken last"
 
 
 async def test_a_slot_is_warm_once_its_import_has_ended(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ async def test_a_slot_is_warm_once_its_import_has_ended(pool: SlotPool, monkeypa
     assert [link.warm for link in pool.prewarmed()] == [True]
 
 
-async def test_a_slot_whose_import_is_late_is_waited_for_again(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine libraries take minutes."""
+async def test_a_slot_whose_import_is_late_is_prewarmed_later(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports take minutes on a busy machine."""
     ended = threading.Event()
     monkeypatch.setattr("models.engines.prewarm", lambda engine, hurried=None: ended.wait(200))
     with monkeypatch.context() as hurried:
@@ -110,7 +110,7 @@ async def test_a_slot_whose_import_is_late_is_waited_for_again(pool: SlotPool, m
     assert await pool.prewarm("engine-a")
 
 
-async def test_an_engine_whose_import_fails_is_not_tried_again(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_import_of_an_engine_is_not_repeated(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[str] = []
 
     def fail(engine: str) -> None:
@@ -123,13 +123,13 @@ async def test_an_engine_whose_import_fails_is_not_tried_again(pool: SlotPool, m
     assert requested == ["engine-a"]
 
 
-async def test_a_slot_that_imports_since_its_start_is_prewarmed_when_it_has_ended(
+async def test_a_slot_that_imports_from_its_start_is_used_for_prewarming(
     pool: SlotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requested: list[str] = []
     monkeypatch.setattr("models.engines.prewarm", requested.append)
     beginning = pool._links[2]
-    beginning.prewarmed = "engine-a"  # as its greeting says
+    beginning.prewarmed = "engine-a"  # as in its greeting
     assert await pool.prewarm("engine-a")
     assert (pool.prewarmed(), beginning.warm, requested) == ([beginning], True, ["engine-a"])
 

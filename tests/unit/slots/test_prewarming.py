@@ -1,4 +1,4 @@
-"""Which libraries are imported ahead of need, and when not."""
+"""When and which libraries are imported in advance."""
 
 import asyncio
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ def model(engine: str, state: ModelState, broken: object = None) -> Any:
 
 
 class Pool:
-    """Counts what it is asked to warm."""
+    """Records the engines to prewarm."""
 
     def __init__(self) -> None:
         self.prewarm_calls: list[str] = []
@@ -37,7 +37,7 @@ class Pool:
 
 
 async def warmed(models: list[Any], budget: int, used_bytes: int = 0, on_host: int = 0, gpu: bool = False) -> list[str]:
-    """What three looks ask for. Beside a GPU the budget is that of host memory."""
+    """Return the engines that three checks prewarm. With a GPU, the budget is that of host memory."""
     pool = Pool()
     table = SimpleNamespace(
         entries=dict(enumerate(models)), used_bytes=lambda: used_bytes, used_host_bytes=lambda: on_host
@@ -57,7 +57,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "EVERY_SECONDS", 0)
 
 
-def test_the_first_slots_import_what_is_loaded_at_the_start() -> None:
+def test_the_first_slots_import_engines_of_models_loaded_at_the_start() -> None:
     def recipe(engine: str, **residency: bool) -> Any:
         about = {"preload": False, "pin": False, **residency}
         return SimpleNamespace(engine=SimpleNamespace(name=engine), residency=SimpleNamespace(**about))
@@ -76,7 +76,7 @@ def test_the_first_slots_import_what_is_loaded_at_the_start() -> None:
     assert engines_of(4, prewarm=False) == ()
 
 
-async def test_engines_of_models_that_are_away_and_then_of_those_that_are_there() -> None:
+async def test_engines_of_absent_models_come_before_those_of_ready_ones() -> None:
     models = [
         model("vllm", S.READY), model("sentence-transformers", S.READY), model("sentence-transformers", S.ABSENT),
         model("faster-whisper", S.FAILED),
@@ -84,15 +84,15 @@ async def test_engines_of_models_that_are_away_and_then_of_those_that_are_there(
     assert await warmed(models, 8 * GIB) == ["sentence-transformers", "faster-whisper", "vllm"]
 
 
-async def test_not_for_a_model_that_can_never_load() -> None:
+async def test_nothing_is_prewarmed_for_a_broken_model() -> None:
     assert await warmed([model("vllm", S.ABSENT, broken="no files")], 8 * GIB) == []
 
 
-async def test_not_while_a_model_loads() -> None:
+async def test_nothing_is_prewarmed_during_a_load() -> None:
     assert await warmed([model("vllm", S.ABSENT), model("faster-whisper", S.LOADING)], 8 * GIB) == []
 
 
-async def test_only_in_memory_that_no_model_holds() -> None:
+async def test_only_free_memory_is_used() -> None:
     models = [model("vllm", S.ABSENT), model("faster-whisper", S.ABSENT)]
     assert await warmed(models, 8 * GIB, used_bytes=8 * GIB) == []
     room = prewarmed_bytes("faster-whisper")
@@ -100,7 +100,7 @@ async def test_only_in_memory_that_no_model_holds() -> None:
     assert await warmed(models, 8 * GIB) == ["vllm", "faster-whisper"]
 
 
-async def test_beside_a_gpu_it_is_host_memory_that_counts() -> None:
+async def test_with_a_gpu_only_host_memory_counts() -> None:
     models = [model("vllm", S.ABSENT), model("faster-whisper", S.ABSENT)]
     assert await warmed(models, 8 * GIB, used_bytes=80 * GIB, gpu=True) == ["vllm", "faster-whisper"]
     room = prewarmed_bytes("faster-whisper")

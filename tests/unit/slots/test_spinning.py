@@ -1,4 +1,4 @@
-"""A slot's event loop that polls before it sleeps."""
+"""The event loop of a slot, which polls before it sleeps."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from runtime.slots.worker import SpinningSelector, event_loop
 
 
 class Polls:
-    """The timeouts that reach the system, on a clock that goes on a millisecond with each."""
+    """Records the timeouts of system calls, each of which advances the clock by a millisecond."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ready_after: int = 1_000_000) -> None:
         self.timeouts: list[float | None] = []
@@ -37,7 +37,7 @@ def busy() -> Iterator[SpinningSelector]:
     selector.close()
 
 
-def test_it_polls_for_its_time_then_sleeps_for_the_rest(
+def test_a_busy_loop_polls_for_its_time_and_then_sleeps(
     busy: SpinningSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     polls = Polls(monkeypatch)
@@ -72,7 +72,7 @@ def test_an_idle_slot_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.0005])
-def test_a_loop_of_either_kind_works(seconds: float) -> None:
+def test_a_loop_works_with_and_without_spinning(seconds: float) -> None:
     async def ping() -> int:
         loop, (read, write) = asyncio.get_running_loop(), os.pipe()
         arrived: asyncio.Future[bytes] = loop.create_future()
@@ -94,7 +94,9 @@ def test_only_a_machine_with_cores_to_spare_spins(cores: int, spins: bool) -> No
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.0005])
-def test_a_variable_sets_the_time_of_each_slot(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_sets_the_time_of_each_slot(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROUNDHOUSE_SLOT_SPIN", str(seconds))
     settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
     server = build(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100))

@@ -1,4 +1,4 @@
-"""What a worker of LitServe's does by itself: it imports ahead once, and knows nothing of the gateway."""
+"""A slot's worker process: prewarming, process group, priority, and independence of the gateway."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ def test_the_first_slots_of_a_run_import_one_engine_each() -> None:
     assert [loop.warms(slot) for slot in range(4)] == ["vllm", "faster-whisper", None, None]
 
 
-def test_only_the_first_process_of_a_slot_is_its_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slots_temporary_folder_is_emptied_for_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", "")
     monkeypatch.setattr(tempfile, "tempdir", None)
     seen = []
@@ -39,8 +39,8 @@ def test_only_the_first_process_of_a_slot_is_its_first(tmp_path: Path, monkeypat
     assert seen == [True, False, True, False]
 
 
-def test_what_a_load_built_is_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's objects too, which are there only after the load."""
+def test_objects_of_a_load_are_left_out_of_garbage_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Including the engine's objects, which exist only after the load."""
     steps = list[str]()
 
     class Recorded(OomPriority):
@@ -64,8 +64,8 @@ print([m for m in ("runtime.gateway.core", "runtime.http.routes", "sqlite3", "to
     assert done.stdout == "[]\n"
 
 
-def test_what_a_worker_is_sent_needs_no_server() -> None:
-    """LitServe gives each spec a method of its server."""
+def test_the_pickled_arguments_of_a_worker_import_no_server() -> None:
+    """LitServe sets a method of its server on each spec."""
     spec = RuntimeSpec(routes())
     spec.data_streamer = LitServer.data_streamer
     sent = pickle.dumps(RuntimeAPI(spec=spec, loop=SlotLoop("/run", ()), enable_async=False))
@@ -77,11 +77,11 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def fails(engine: str, hurried: object) -> None:
+    def fail(engine: str, hurried: object) -> None:
         loop.call_soon_threadsafe(tried.set)
         raise ImportError(engine)
 
-    monkeypatch.setattr("models.engines.prewarm", fails)
+    monkeypatch.setattr("models.engines.prewarm", fail)
     address = str(tmp_path / "s.sock")
     server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="vllm")
     serving = asyncio.create_task(server.serve())
@@ -90,15 +90,15 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
     assert link.prewarmed == "vllm"
     await asyncio.wait_for(tried.wait(), 200)
     assert not serving.done()
-    link.pid = 0  # it is this process
+    link.pid = 0  # the slot runs in this process
     server._stop.set()
     for writer in list(server._writers):
         writer.close()
     await serving
 
 
-def test_a_slot_has_a_group_of_its_own_in_the_servers_session() -> None:
-    """In a session of its own it would have as large a part of the CPUs as all the rest (sched(7), autogroup)."""
+def test_a_slot_has_its_own_process_group_in_the_servers_session() -> None:
+    """In its own session it would get as large a share of the CPUs as the whole server (sched(7), autogroup)."""
     script = (
         "import os; from runtime.slots.worker import own_group; own_group();"
         "print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getsid(os.getppid()))"
@@ -107,7 +107,7 @@ def test_a_slot_has_a_group_of_its_own_in_the_servers_session() -> None:
     assert reported.split() == ["True", "True"]
 
 
-def test_a_slot_whose_engine_gives_way_does_so_with_all_of_its_threads() -> None:
+def test_a_lower_priority_applies_to_all_threads_of_a_slot() -> None:
     script = """
 import os, threading
 from runtime.slots.worker import give_way
@@ -115,11 +115,11 @@ from runtime.slots.worker import give_way
 def nice():
     found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
-found, told, over = [], threading.Event(), threading.Event()
+found, started, over = [], threading.Event(), threading.Event()
 before = os.getpriority(os.PRIO_PROCESS, 0)
-early = threading.Thread(target=lambda: (told.set(), over.wait(), nice()))
+early = threading.Thread(target=lambda: (started.set(), over.wait(), nice()))
 early.start()
-told.wait()
+started.wait()
 give_way(0)
 nice()
 give_way(7)
@@ -129,7 +129,7 @@ late = threading.Thread(target=nice)
 late.start()
 late.join()
 nice()
-print(*(one - before for one in found))
+print(*(value - before for value in found))
 """
     reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert reported.split() == ["0", "7", "7", "7"]

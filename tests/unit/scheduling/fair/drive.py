@@ -1,4 +1,4 @@
-"""Closed loops of teams over the policy alone. The engine has a number of places and runs in steps without a clock."""
+"""Closed loops of teams over only the policy. The engine has a number of places and runs in steps without a clock."""
 
 import random
 from collections import defaultdict
@@ -12,17 +12,17 @@ from tenants.caller import ServiceClass
 
 @dataclass
 class Loop:
-    """`real`: the work that a request turns out to be, reported when it ends."""
+    """Runs requests of teams. `real` returns the actual work of a request, which is reported at its end."""
 
     policy: Placement
     real: Callable[[QueueRequest], float] = lambda claim: claim.work
     served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Estimated work that began, by team."""
+    """The estimated work of started requests by team."""
     had: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Work that ended, by team."""
+    """The actual work of finished requests by team."""
     classes: defaultdict[ServiceClass, float] = field(default_factory=lambda: defaultdict(float))
     order: list[str] = field(default_factory=list)
-    """Teams, in the order in which their requests started."""
+    """The teams in the order in which their requests started."""
     claims: dict[str, QueueRequest] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class Loop:
 
 
 def backlogged(loop: Loop, claims: list[QueueRequest], steps: int, deep: int, seed: int = 1) -> None:
-    """Run clients that always have `deep` more requests waiting, one for each claim. Requests end in random order."""
+    """Run a client per claim that always has `deep` requests waiting. Requests end in random order."""
     random_ = random.Random(seed)
     for claim in claims:
         for _ in range(deep):

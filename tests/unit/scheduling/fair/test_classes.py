@@ -1,4 +1,4 @@
-"""Classes: higher ones first, and a floor for each lower one."""
+"""Service classes: higher ones come first, and each lower one has a floor."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ def claim(service_class: ServiceClass, work: float = 10.0) -> QueueRequest:
     return QueueRequest(service_class.label, service_class=service_class, work=work)
 
 
-def test_higher_classes_go_first_whatever_they_had() -> None:
+def test_higher_classes_come_first_regardless_of_earlier_work() -> None:
     policy = Placement(0, 0, 1, floor=0.0)
     for name, service_class, work in [
         ("batch", BATCH, 1.0), ("much", INTERACTIVE, 900.0), ("more", INTERACTIVE, 1.0), ("critical", CRITICAL, 5000.0)
@@ -33,7 +33,7 @@ def test_higher_classes_go_first_whatever_they_had() -> None:
 
 @pytest.mark.parametrize("floor", [0.02, 0.05, 0.2])
 @pytest.mark.parametrize("work", [1.0, 10.0, 300.0])
-def test_each_class_that_waits_gets_its_floor(floor: float, work: float) -> None:
+def test_each_waiting_class_gets_its_floor(floor: float, work: float) -> None:
     loop = Loop(Placement(0, 0, 4, floor=floor))
     backlogged(loop, [claim(CRITICAL), claim(INTERACTIVE), claim(BATCH, work)], 6_000, deep=5)
     total = sum(loop.classes.values())
@@ -47,7 +47,7 @@ def test_without_a_floor_a_lower_class_waits() -> None:
     assert loop.classes[BATCH] == 0
 
 
-def test_another_floor_counts_at_once() -> None:
+def test_a_changed_floor_applies_at_once() -> None:
     loop = Loop(Placement(0, 0, 4, floor=0.0))
     backlogged(loop, [claim(CRITICAL), claim(BATCH)], 500, deep=5)
     loop.policy.share(0.2, {})
@@ -58,15 +58,15 @@ def test_another_floor_counts_at_once() -> None:
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(ServiceClass), st.floats(1.0, 40.0)), min_size=50, max_size=200))
 @pytest.mark.long
-def test_a_class_that_waits_is_behind_its_floor_by_no_more_than_one_request(
+def test_a_waiting_class_is_at_most_one_request_behind_its_floor(
     steps: list[tuple[ServiceClass, float]],
 ) -> None:
-    """Batch always waits, and is started whenever it is owed; others start what they like."""
+    """Batch always waits, and starts whenever its floor is due. Other classes start at will."""
     floors, total, had = Floors(0.05), 0.0, 0.0
     for service_class, work in steps:
-        one = floors.order([*ServiceClass])[0]
-        pays = floors.owed(one)
-        chosen = one if pays else service_class
+        first = floors.order([*ServiceClass])[0]
+        pays = floors.owed(first)
+        chosen = first if pays else service_class
         if pays or chosen is CRITICAL:
             floors.done(chosen, work, [*ServiceClass], pays=pays)
             total += work
@@ -76,8 +76,8 @@ def test_a_class_that_waits_is_behind_its_floor_by_no_more_than_one_request(
         Floors(0.5)
 
 
-def test_who_comes_rarely_does_not_get_ahead_by_the_floor_each_time() -> None:
-    """One batch request at a time: in all it starts no more than its part before critical ones are through."""
+def test_a_class_with_rare_requests_gets_only_its_floor() -> None:
+    """With one batch request at a time, batch gets no more than its floor while critical requests wait."""
     loop = Loop(Placement(0, 0, 1))
     for _ in range(2000):
         loop.ask(claim(CRITICAL))
@@ -90,8 +90,8 @@ def test_who_comes_rarely_does_not_get_ahead_by_the_floor_each_time() -> None:
     assert loop.classes[BATCH] / sum(loop.classes.values()) == pytest.approx(0.05, abs=0.01)
 
 
-def test_a_place_goes_to_the_higher_class_and_is_kept_for_it() -> None:
-    """Rules 4 to 6 by rank: a critical request's adapter is not closed out by a batch one that is older."""
+def test_a_place_goes_to_the_higher_class_and_stays_open_for_it() -> None:
+    """In rules 4 to 6, an older batch request does not close the place of a critical request's adapter."""
     policy = Placement(1, 2, 1, max_overtake=1.0)
     a, b = NAMES[:2]
     policy.enqueue("runs", a, 0.0)
@@ -113,14 +113,14 @@ def test_a_place_goes_to_the_higher_class_and_is_kept_for_it() -> None:
     assert policy.decide(7.0).place == ((b, a),)
 
 
-def test_ever_higher_classes_with_ever_new_adapters_cannot_keep_anybody_out() -> None:
-    """Each newcomer takes the host memory and the place that the one before was about to get."""
+def test_endless_higher_requests_with_new_adapters_do_not_starve_a_lower_one() -> None:
+    """Each new request takes the host memory and the place that the one before was about to get."""
     policy = Placement(1, 2, 2, max_overtake=0.5)
     first = Arrival(0.05, NAMES[0], 0.2, claim(BATCH))
     better = [Arrival(0.04 * number, NAMES[1 + number % 39], 0.2, claim(CRITICAL)) for number in range(400)]
     done = simulate(Witness(policy, 1, 2, 2), [*better, first], stage=0.05, place=0.01)
     waited = next(served.wait for served in done if served.arrival is first)
-    assert waited < 10.0, "of 100 s and more that the others take"
+    assert waited < 10.0, "the others take more than 100 s"
 
 
 def test_a_swap_is_charged_to_the_team_that_needs_the_adapter() -> None:
@@ -133,7 +133,7 @@ def test_a_swap_is_charged_to_the_team_that_needs_the_adapter() -> None:
         policy.staged(digest)
     policy.decide(0.0)
     policy.swapped(a, 50.0)
-    policy.swapped(b, 50.0)  # nobody waits for it any more
+    policy.swapped(b, 50.0)  # no request waits for it
     policy.placed(a, 0.0)
     order: list[str] = []
     for _ in range(4):

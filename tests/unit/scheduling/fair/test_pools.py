@@ -1,4 +1,4 @@
-"""Pools: parts of a model's places that are kept, and bounds on what one may have."""
+"""Pools: reserved parts of a model's places, and their maximum."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,19 +16,19 @@ def started(policy: Placement, *pools: str) -> list[str]:
     return list(policy.decide(0.0).start)
 
 
-def test_a_long_prompt_never_takes_a_place_that_is_kept_for_fast_ones() -> None:
+def test_a_long_prompt_never_takes_a_place_reserved_for_fast_ones() -> None:
     policy = Placement(0, 0, 4, pools=POOLS)
     assert started(policy, "long", "long", "", "", "") == ["long0", "none2"]
     assert started(policy, "fast", "fast", "fast") == ["fast0", "fast1"]
     policy.finish("none2", 0.0)
-    assert policy.decide(0.0).start == ("none3",), "the third fast one has no more right to it than others"
+    assert policy.decide(0.0).start == ("none3",), "the third fast request has no priority over others"
     policy.finish("fast0", 0.0)
     assert policy.decide(0.0).start == ("fast2",)
     policy.finish("long0", 0.0)
     assert policy.decide(0.0).start == ("long1",)
 
 
-def test_a_full_pool_closes_no_adapters_place() -> None:
+def test_a_full_pool_does_not_close_an_adapters_place() -> None:
     policy = Placement(1, 3, 5, pools=POOLS, max_overtake=0.0)
     a, b = NAMES[:2]
     policy.enqueue("long", None, 0.0, QueueRequest(pool="long"))
@@ -64,4 +64,4 @@ def test_reservations_and_bounds_hold_for_any_order(
         for own, pool in table.items():
             assert running[own] <= (pool.most or 8)
             if running[own] < pool.reserved:
-                assert own not in pools.closed([own], 8), "what is kept for it is there"
+                assert own not in pools.closed([own], 8), "the reserved places are free"

@@ -1,4 +1,4 @@
-"""Several replicas over the policy alone, on a virtual clock: nobody waits beside a free turn, and shares hold."""
+"""Several replicas over only the policy, on a virtual clock: no request waits while a turn is free, and shares hold."""
 
 import heapq
 import random
@@ -16,7 +16,7 @@ STAGE, PLACE = 0.05, 0.02
 
 @dataclass
 class Fleet:
-    """Replicas with witnesses, which object to every illegal step of the policy."""
+    """Replicas with witnesses, which fail at every illegal step of the policy."""
 
     witnesses: list[Witness]
     now: float = 0.0
@@ -44,7 +44,7 @@ class Fleet:
         self.decide(replica)
 
     def decide(self, replica: int) -> None:
-        """As `ModelQueue.pump`."""
+        """Decide like `ModelQueue.pump`."""
         self.decide_own(replica)
         while self.witnesses[0].policy.waiting_for_model:
             free = [i for i, one in enumerate(self.witnesses) if not one.policy.is_away and not one.policy.is_full]
@@ -77,7 +77,7 @@ class Fleet:
         heapq.heappush(self.events, (self.now + max(1e-6, after), self.count, replica, kind, what))
 
     def step(self) -> str | None:
-        """The next event; the request that it ended."""
+        """Process the next event, and return the request that it ended."""
         self.now, _, replica, kind, what = heapq.heappop(self.events)
         witness = self.witnesses[replica]
         if kind == "staged" and what in witness.staging:
@@ -86,25 +86,25 @@ class Fleet:
             witness.finish_placing(what, self.now)
         elif kind == "end":
             if what not in witness.running:
-                return None  # its engine is gone
+                return None  # its engine has died
             del witness.running[what]
             witness.policy.finish(what, self.now, self.claims[what][0].work)
         self.decide(replica)
         return what if kind == "end" else None
 
     def lose(self, replica: int) -> None:
-        """Its engine dies: what runs is lost, what waits goes to the others."""
+        """Let a replica's engine die. Running requests are lost, waiting ones go to other replicas."""
         witness = self.witnesses[replica]
         witness.policy.reset()
         witness.policy.is_away = True
         for table in (witness.running, witness.staged, witness.staging, witness.placed, witness.placing):
             table.clear()
-        there = [i for i, one in enumerate(self.witnesses) if not one.policy.is_away]
-        for name in list(witness.waiting) if there else []:
-            assert witness.policy.hand_over(name, self.witnesses[there[0]].policy)
-            self.witnesses[there[0]].waiting[name] = witness.waiting.pop(name)
-        for one in there:
-            self.decide(one)
+        alive = [i for i, witness in enumerate(self.witnesses) if not witness.policy.is_away]
+        for name in list(witness.waiting) if alive else []:
+            assert witness.policy.hand_over(name, self.witnesses[alive[0]].policy)
+            self.witnesses[alive[0]].waiting[name] = witness.waiting.pop(name)
+        for number in alive:
+            self.decide(number)
 
     def open(self, replica: int) -> None:
         self.witnesses[replica].policy.is_away = False
@@ -128,7 +128,7 @@ def test_no_request_waits_while_a_replica_could_run_it(seed: int) -> None:
     fleet = Fleet.of(random_.choice([2, 3, 5]))
     digests = [None, *(f"sha256:{n:064x}" for n in range(7))]
     size = len(fleet.witnesses)
-    for _ in range(25_000):  # 100,000 with all seeds
+    for _ in range(25_000):  # 100,000 for all seeds
         kind = random_.random()
         if kind < 0.4 and sum(len(w.waiting) for w in fleet.witnesses) < 60:
             claim = QueueRequest(random_.choice("abc"), work=random_.choice([1.0, 5.0]))
@@ -151,7 +151,7 @@ def test_no_request_waits_while_a_replica_could_run_it(seed: int) -> None:
 
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_teams_share_all_replicas_by_weight(replicas: int) -> None:
-    """The flooder's requests stand in one line, and those of the small team in another."""
+    """The requests of each team are in the queue of another replica."""
     fleet, random_ = Fleet.of(replicas, places=0, at_once=4), random.Random(3)
     teams = {"flood": 1.0, "heavy": 3.0}
     homes = {"flood": 0, "heavy": replicas - 1}
@@ -167,10 +167,10 @@ def test_teams_share_all_replicas_by_weight(replicas: int) -> None:
             ask(fleet.claims[ended][0].team)
     assert (
         abs(fleet.served["heavy"] - 3 * fleet.served["flood"]) <= 4 * replicas * 4
-    )  # to within what runs at once, by weight
+    )  # except for what runs at once, by weight
 
 
-def test_a_full_line_makes_room_in_the_line_of_another_replica() -> None:
+def test_a_full_queue_makes_room_in_the_queue_of_another_replica() -> None:
     fleet = Fleet.of(2, places=0, at_once=1)
     for _ in range(6):
         fleet.ask(QueueRequest("flood"), None, 1.0, 1)

@@ -1,4 +1,4 @@
-"""Places beside the others: a team that comes to a full engine waits for nobody's answer to end."""
+"""Spare places: a new team at a full engine need not wait for the end of other answers."""
 
 from collections import Counter
 from itertools import count
@@ -16,23 +16,23 @@ PLACES, SPARE = 8, 3
 
 
 def full(policy: Placement, claim: QueueRequest = QueueRequest("flood"), number: int = 40) -> list[str]:  # noqa: B008
-    """What runs of a flood."""
-    for one in range(number):
-        policy.enqueue(f"{claim.team}{one}", None, 0.0, claim)
+    """Enqueue a flood of requests, and return those that start."""
+    for index in range(number):
+        policy.enqueue(f"{claim.team}{index}", None, 0.0, claim)
     return list(policy.decide(0.0).start)
 
 
-def comes(policy: Placement, *names: str, claim: QueueRequest) -> list[str]:
+def start(policy: Placement, *names: str, claim: QueueRequest) -> list[str]:
     for name in names:
         policy.enqueue(name, None, 1.0, claim)
     return list(policy.decide(1.0).start)
 
 
-def test_another_team_starts_at_once_and_the_flood_gets_the_room_that_is_left() -> None:
+def test_another_team_starts_at_once_and_the_flood_gets_the_other_places() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
     running = full(policy)
-    assert len(running) == PLACES, "alone it has the places of all, and none beside them"
-    assert comes(policy, "a", "b", claim=QueueRequest("quiet")) == ["a", "b"]
+    assert len(running) == PLACES, "alone it has all places, but no spare ones"
+    assert start(policy, "a", "b", claim=QueueRequest("quiet")) == ["a", "b"]
     for number in (0, 1):
         policy.finish(running[number], 2.0)
         assert policy.decide(2.0).start == (), "the engine is still full"
@@ -44,59 +44,61 @@ def test_another_team_starts_at_once_and_the_flood_gets_the_room_that_is_left() 
     assert policy.running == PLACES
 
 
-def test_one_beyond_its_part_waits_and_so_does_one_beyond_the_spare_places() -> None:
+def test_requests_beyond_the_teams_share_or_the_spare_places_wait() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
     full(policy)
-    assert comes(policy, *"abcd", claim=QueueRequest("quiet")) == ["a", "b", "c"]
+    assert start(policy, *"abcd", claim=QueueRequest("quiet")) == ["a", "b", "c"]
     many = Placement(0, 0, PLACES, spare=20)
     full(many)
-    assert comes(many, *"abcdefgh", claim=QueueRequest("quiet")) == list("abcd"), "half of the places is its part"
+    assert start(many, *"abcdefgh", claim=QueueRequest("quiet")) == list("abcd"), "its share is half of the places"
 
 
-def test_critical_ones_start_beside_the_same_teams_batch_and_batch_ones_do_not() -> None:
+def test_spare_places_are_for_a_teams_higher_classes_too() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
     full(policy, QueueRequest("us", service_class=ServiceClass.BATCH))
-    assert comes(policy, "batch", claim=QueueRequest("us", service_class=ServiceClass.BATCH)) == []
-    assert comes(policy, "critical", claim=QueueRequest("us", service_class=ServiceClass.CRITICAL)) == ["critical"]
+    assert start(policy, "batch", claim=QueueRequest("us", service_class=ServiceClass.BATCH)) == []
+    assert start(policy, "critical", claim=QueueRequest("us", service_class=ServiceClass.CRITICAL)) == ["critical"]
 
 
-def test_lower_classes_stay_behind_higher_ones_that_wait() -> None:
+def test_lower_classes_get_no_spare_place_while_higher_ones_wait() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE, floor=0.0)
     full(policy, QueueRequest("us", service_class=ServiceClass.INTERACTIVE))
-    assert comes(policy, "batch", claim=QueueRequest("other", service_class=ServiceClass.BATCH)) == []
-    assert comes(policy, "equal", claim=QueueRequest("other")) == ["equal"]
+    assert start(policy, "batch", claim=QueueRequest("other", service_class=ServiceClass.BATCH)) == []
+    assert start(policy, "equal", claim=QueueRequest("other")) == ["equal"]
 
 
-def test_a_lower_class_that_is_owed_its_floor_does_not_keep_critical_ones_out() -> None:
+def test_a_lower_class_with_a_due_floor_does_not_delay_critical_requests() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
     full(policy, QueueRequest("flood", service_class=ServiceClass.BATCH))
     batch = 0
     for number in range(100):
-        started = comes(policy, f"c{number}", claim=QueueRequest("quiet", service_class=ServiceClass.CRITICAL))
+        started = start(policy, f"c{number}", claim=QueueRequest("quiet", service_class=ServiceClass.CRITICAL))
         assert f"c{number}" in started
         policy.finish(f"c{number}", 2.0)
         started += policy.decide(2.0).start
-        flood = [one for one in started if one.startswith("flood")]
+        flood = [name for name in started if name.startswith("flood")]
         batch += len(flood)
-        for one in flood:  # it ends before the next critical one comes
-            policy.finish(one, 3.0)
+        for name in flood:  # ends before the next critical request
+            policy.finish(name, 3.0)
     assert 3 <= batch <= 7, "a twentieth of the work"
 
 
-def test_a_lower_class_gets_no_spare_place_because_those_above_it_wait_for_an_adapter() -> None:
+def test_a_lower_class_gets_no_spare_place_while_a_higher_one_waits_for_an_adapter() -> None:
     policy = Placement(1, 1, PLACES, spare=SPARE, floor=0.0)
     full(policy, QueueRequest("flood", service_class=ServiceClass.BATCH))
     policy.enqueue("c", "sha256:other", 1.0, QueueRequest("quiet", service_class=ServiceClass.CRITICAL))
     plan = policy.decide(1.0)
-    assert plan.stage, "its adapter is on its way"
+    assert plan.stage, "its adapter is being staged"
     assert plan.start == ()
 
 
 @pytest.mark.parametrize("places", [28, 32])
 @pytest.mark.parametrize("spare", [0, 4])
-def test_parts_of_the_work_stay_by_weight_and_class(spare: int, places: int) -> None:
-    """Of four that always have more to ask: three in a class by their weights, and one below them its floor; also where
-    the parts are no whole numbers of places."""
+def test_spare_places_do_not_change_shares_by_weight_and_class(spare: int, places: int) -> None:
+    """Four teams always have requests: three share by weight, and one in a lower class gets its floor.
+
+    The shares may be fractions of places.
+    """
     policy, work = Placement(0, 0, places, spare=spare), Counter[str]()
     claims = {
         name: QueueRequest(name, weight=weight, work=10.0) for name, weight in (("a", 1.0), ("b", 2.0), ("c", 4.0))
@@ -123,11 +125,11 @@ def test_parts_of_the_work_stay_by_weight_and_class(spare: int, places: int) -> 
         assert work[name] / (whole - work["batch"]) == pytest.approx(weight / 7, rel=0.02)
 
 
-def test_a_pool_keeps_what_is_reserved_for_it() -> None:
+def test_a_pool_keeps_its_reserved_places() -> None:
     policy = Placement(0, 0, PLACES, spare=1, pools={"fast": Pool(reserved=2)})
     assert len(full(policy)) == PLACES - 2
-    assert comes(policy, "a", claim=QueueRequest("quiet")) == []
-    assert comes(policy, "b", claim=QueueRequest("quiet", pool="fast")) == ["b"]
+    assert start(policy, "a", claim=QueueRequest("quiet")) == []
+    assert start(policy, "b", claim=QueueRequest("quiet", pool="fast")) == ["b"]
 
 
 @given(
@@ -136,8 +138,10 @@ def test_a_pool_keeps_what_is_reserved_for_it() -> None:
     spare=st.integers(0, 4),
     data=st.data(),
 )
-def test_whatever_comes_and_goes(teams: list[str], places: int, spare: int, data: st.DataObject) -> None:
-    """Never more than there is room for; while places are free nothing waits; in the end all were served."""
+def test_places_are_bounded_used_and_free_at_the_end_for_any_order(
+    teams: list[str], places: int, spare: int, data: st.DataObject
+) -> None:
+    """No more requests run than there is room for, none wait while places are free, and all are served."""
     policy, running, started = Placement(0, 0, places, spare=spare), list[str](), 0
     for number, team in enumerate(teams):
         policy.enqueue(str(number), None, number, QueueRequest(team))

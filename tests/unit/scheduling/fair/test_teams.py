@@ -1,4 +1,4 @@
-"""Teams and keys share by weight: what holds for any arrivals, and the numbers that are promised."""
+"""Teams and keys share by weight, for any arrivals and within the promised bounds."""
 
 from itertools import pairwise
 
@@ -27,14 +27,14 @@ weights = st.sampled_from([0.5, 1.0, 2.0, 4.0])
     data=st.data(),
 )
 @pytest.mark.long
-def test_two_teams_that_wait_get_the_same_by_weight_whatever_others_do(
+def test_two_waiting_teams_get_equal_work_by_weight_whatever_others_do(
     weight: tuple[float, float],
     others: list[tuple[int, float, float, ServiceClass, bool]],
     sizes: list[float],
     places: int,
     data: st.DataObject,
 ) -> None:
-    """a and b always wait; others come and go, in any class. |a's work / weight - b's| stays under a constant."""
+    """Teams a and b always wait. The difference of work / weight is bounded while others arrive in any class."""
     loop = Loop(Placement(0, 0, places))
     numbers = {"a": 0, "b": 0}
 
@@ -67,10 +67,10 @@ def test_two_teams_that_wait_get_the_same_by_weight_whatever_others_do(
     seed=st.integers(0, 100),
 )
 @pytest.mark.long
-def test_wrong_guesses_are_made_good(
+def test_wrong_estimates_are_corrected(
     guesses: list[float], truths: list[float], weight: tuple[float, float], places: int, seed: int
 ) -> None:
-    """What was foreseen is wrong in any way: what teams had differs by no more than what is under way is wrong by."""
+    """For any errors of estimates, teams' work differs by at most the error of running requests."""
     count = iter(range(10**6))
     loop = Loop(Placement(0, 0, places), real=lambda claim: truths[next(count) % len(truths)])
     claims = [
@@ -91,7 +91,7 @@ def test_wrong_guesses_are_made_good(
     cancelled=st.sets(st.integers(0, 79)),
     places=st.integers(1, 4),
 )
-def test_everybody_is_served_and_no_place_is_idle_while_somebody_waits(
+def test_all_are_served_and_no_place_is_idle_while_a_request_waits(
     arrivals: list[tuple[int, int, float, float, ServiceClass]], cancelled: set[int], places: int
 ) -> None:
     loop = Loop(Placement(0, 0, places))
@@ -107,7 +107,7 @@ def test_everybody_is_served_and_no_place_is_idle_while_somebody_waits(
     assert sum(loop.policy.waiting_by_class().values()) == 0
 
 
-def test_weights_of_1_2_and_4_are_met_within_5_per_cent() -> None:
+def test_shares_match_weights_of_1_2_and_4_within_5_per_cent() -> None:
     loop = Loop(Placement(0, 0, 16))
     weights = {"one": 1.0, "two": 2.0, "four": 4.0}
     backlogged(loop, [QueueRequest(team, weight=weight, work=10.0) for team, weight in weights.items()], 4000, deep=20)
@@ -116,7 +116,7 @@ def test_weights_of_1_2_and_4_are_met_within_5_per_cent() -> None:
 
 
 def test_a_flood_of_small_or_of_many_requests_gains_nothing() -> None:
-    """By tokens, not by requests: one team asks little and often, one rarely and much, one with thousands waiting."""
+    """Shares count tokens: one team has small requests, one large ones, and one thousands of waiting requests."""
     loop = Loop(Placement(0, 0, 8))
     for _ in range(3000):
         loop.ask(QueueRequest("flood", work=10.0))
@@ -124,7 +124,7 @@ def test_a_flood_of_small_or_of_many_requests_gains_nothing() -> None:
     assert jain([loop.had[team] for team in ("flood", "small", "large")]) > 0.99
 
 
-def test_who_was_idle_has_saved_nothing_and_who_was_alone_owes_nothing() -> None:
+def test_an_idle_team_gains_no_credit_and_a_lone_team_owes_nothing() -> None:
     loop = Loop(Placement(0, 0, 1))
     for _ in range(500):
         loop.ask(QueueRequest("busy", work=10.0))
@@ -141,8 +141,8 @@ def test_who_was_idle_has_saved_nothing_and_who_was_alone_owes_nothing() -> None
     assert 9 <= late <= 11, loop.order[before:]
 
 
-def test_a_request_of_a_quiet_team_goes_first_in_a_flood() -> None:
-    """200 of one team wait, two of another come: they wait for the next place that is free, not for the flood."""
+def test_a_quiet_teams_request_comes_first_in_a_flood() -> None:
+    """While 200 requests of a team wait, two of another team get the next free places."""
     loop = Loop(Placement(0, 0, 4))
     for _ in range(200):
         loop.ask(QueueRequest("flood", work=30.0))
@@ -155,7 +155,7 @@ def test_a_request_of_a_quiet_team_goes_first_in_a_flood() -> None:
     assert loop.order[4:].count("quiet") == 2
 
 
-def test_keys_of_a_team_share_in_the_same_way() -> None:
+def test_keys_share_equally_within_a_team() -> None:
     loop = Loop(Placement(0, 0, 2))
     for _ in range(1000):
         loop.ask(QueueRequest("team", "script", work=5.0))
@@ -165,7 +165,7 @@ def test_keys_of_a_team_share_in_the_same_way() -> None:
     assert abs(keys.count("script") - keys.count("app")) <= 3
 
 
-def test_the_earliest_deadline_of_a_key_goes_first_and_none_waits_for_ever() -> None:
+def test_the_earliest_deadline_of_a_key_comes_first_without_starving_others() -> None:
     policy = Placement(0, 0, 1)
     policy.enqueue("first", None, 0.0)
     policy.enqueue("none", None, 1.0)
@@ -179,8 +179,8 @@ def test_the_earliest_deadline_of_a_key_goes_first_and_none_waits_for_ever() -> 
     assert order == ["soon", "late", "first", "none", "never"]
 
 
-def test_what_an_engine_lost_is_given_back() -> None:
-    """Two teams are level; the engine dies under one's request: it is not behind for what it never had."""
+def test_work_lost_with_an_engine_is_credited_again() -> None:
+    """Two teams are level when the engine dies with a request of one, which is not charged for it."""
     loop = Loop(Placement(0, 0, 1))
     for _ in range(4):
         loop.ask(QueueRequest("a", work=40.0))
@@ -193,8 +193,8 @@ def test_what_an_engine_lost_is_given_back() -> None:
     assert loop.order[-1] == "a"
 
 
-def test_a_queue_that_is_never_empty_remembers_no_more_with_each_request() -> None:
-    """Each of them is charged too much at first, and gets it back: its team comes earlier in the order again."""
+def test_the_memory_of_a_queue_that_is_never_empty_is_bounded() -> None:
+    """Each request is charged too much at first and then credited, so that its team moves ahead again."""
     loop = Loop(Placement(0, 0, 4), lambda claim: claim.work / 2)
     backlogged(loop, [QueueRequest(team, key, work=10.0) for team in "ab" for key in "kl"], 2000, 3)
     group = loop.policy._waiting._teams[ServiceClass.INTERACTIVE]
@@ -204,8 +204,8 @@ def test_a_queue_that_is_never_empty_remembers_no_more_with_each_request() -> No
         assert len(order._heap) < 100
 
 
-def test_tokens_are_charged_as_they_come() -> None:
-    """A request that was foreseen as small streams on: its team does not go first meanwhile."""
+def test_tokens_are_charged_while_a_request_runs() -> None:
+    """The team of a request that was estimated as small, but keeps streaming, does not come first."""
     policy = Placement(0, 0, 2)
     for number in range(4):
         policy.enqueue(f"a{number}", None, 0.0, QueueRequest("a", work=1.0))
@@ -222,8 +222,8 @@ def test_tokens_are_charged_as_they_come() -> None:
 
 @pytest.mark.parametrize("teams", [20])
 @pytest.mark.long
-def test_twenty_teams_with_twenty_adapters_on_few_places(teams: int) -> None:
-    """Jain's index of work while all wait, though an engine holds a few of their adapters at a time."""
+def test_twenty_teams_with_an_adapter_each_share_few_places_fairly(teams: int) -> None:
+    """Jain's index of the work is high, although the engine has places for a few of the adapters."""
     from tests.unit.scheduling.simulator import Arrival, Witness, simulate
     from tests.unit.scheduling.test_placement import NAMES
 
@@ -234,7 +234,7 @@ def test_twenty_teams_with_twenty_adapters_on_few_places(teams: int) -> None:
         Witness(policy, 4, 20, 16), trace, stage=0.03, place=0.01, until=60.0,
         after=lambda request, digest, now: Arrival(now, digest, 0.1, claims[str(digest)]),
     )  # fmt: skip
-    by_team = [float(sum(one.arrival.claim is claim for one in done)) for claim in claims.values()]
+    by_team = [float(sum(served.arrival.claim is claim for served in done)) for claim in claims.values()]
     assert jain(by_team) >= 0.95
     swaps = sum(before.arrival.digest != after.arrival.digest for before, after in pairwise(done))
     assert swaps < len(done), "requests of an adapter are still grouped"

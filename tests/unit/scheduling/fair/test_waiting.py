@@ -1,4 +1,4 @@
-"""Predictions of waiting, room in a full queue, and how long a decision takes to grow."""
+"""Predicted waits, room in a full queue, and the cost of predictions."""
 
 import pytest
 
@@ -16,31 +16,33 @@ def filled(*claims: QueueRequest) -> WaitingRequests:
     return waiting
 
 
-def test_work_that_comes_before_a_request() -> None:
+def test_the_work_before_a_request_depends_on_class_team_and_key() -> None:
     flood = [QueueRequest("flood", work=10.0)] * 100
     waiting = filled(*flood, *[QueueRequest("batch", service_class=BATCH, work=10.0)] * 50)
     assert waiting.work_before(QueueRequest("flood", work=10.0)) == pytest.approx(1000.0)
     assert waiting.work_before(QueueRequest("quiet", work=10.0)) == pytest.approx(10.0), (
-        "as much as it has, of the flood's"
+        "as much of the flood's work as its own"
     )
     assert waiting.work_before(QueueRequest("heavy", weight=10.0, work=10.0)) == pytest.approx(1.0)
     assert waiting.work_before(QueueRequest("urgent", service_class=CRITICAL, work=10.0)) == 0.0
     assert waiting.work_before(QueueRequest("late", service_class=BATCH, work=10.0)) == pytest.approx(
         10.0 + 20.0 / 0.05
-    ), "its class gets its floor of the work, whatever is above it"
-    assert waiting.work_before(QueueRequest("flood", "other", work=10.0)) == pytest.approx(10.0), "keys share in a team"
+    ), "its class gets its floor despite higher classes"
+    assert waiting.work_before(QueueRequest("flood", "other", work=10.0)) == pytest.approx(10.0), (
+        "keys share within a team"
+    )
 
 
-def test_a_prediction_does_not_look_at_those_that_do_not_wait() -> None:
-    """Thousands of keys may have asked for something once, and each request with a deadline is predicted."""
+def test_a_prediction_ignores_keys_without_waiting_requests() -> None:
+    """There may be thousands of former keys, and each request with a deadline needs a prediction."""
     waiting = filled(QueueRequest("team", "a", work=10.0), QueueRequest("team", "b", work=10.0))
     team = waiting._teams[INTERACTIVE].find("team")
     assert team is not None
-    team.keys._accounts["gone"] = None  # type: ignore[assignment]  # whoever looks at it fails
+    team.keys._accounts["gone"] = None  # type: ignore[assignment]  # any access fails
     assert waiting.work_before(QueueRequest("team", "a", work=10.0)) == pytest.approx(10.0 + 10.0)
 
 
-def test_a_pace() -> None:
+def test_the_pace_predicts_seconds_and_work() -> None:
     pace = Pace()
     assert not pace.is_known
     pace.ended(2.0, 100.0)
@@ -49,9 +51,9 @@ def test_a_pace() -> None:
     assert pace.work(1.0) == pytest.approx(50.0)
 
 
-def test_who_fills_a_queue_makes_room_for_others() -> None:
+def test_the_team_that_fills_a_queue_makes_room_for_others() -> None:
     waiting = filled(*[QueueRequest("flood")] * 5, QueueRequest("quiet"))
-    assert waiting.make_room(QueueRequest("flood")) is None, "its own is the one too many"
+    assert waiting.make_room(QueueRequest("flood")) is None, "the team's own request is the one too many"
     assert waiting.make_room(QueueRequest("new")) == "4"
     assert waiting.make_room(QueueRequest("new", service_class=BATCH)) is None, "a higher class does not make room"
     assert waiting.make_room(QueueRequest("flood", service_class=CRITICAL)) == "3"
@@ -61,7 +63,7 @@ def test_who_fills_a_queue_makes_room_for_others() -> None:
     assert heavy.make_room(QueueRequest("third", weight=4.0)) in ("3", "4")
 
 
-def test_what_left_is_forgotten() -> None:
+def test_nothing_is_remembered_of_removed_requests() -> None:
     waiting = filled(
         *[QueueRequest(f"team{n % 5}", f"key{n % 7}", service_class=ServiceClass(n % 3)) for n in range(60)]
     )
