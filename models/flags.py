@@ -7,6 +7,7 @@ from registry import vllm_source
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import Flag
+from registry.recipes.validation import VLLM_FIELDS
 
 SENTENCE: Mapping[str, type] = {
     "threads": int,
@@ -41,28 +42,6 @@ KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},
     Task.TRANSCRIBE: SPEECH,
 }
-OURS = {
-    "model": "source",
-    "served_model_name": "id",
-    "revision": "source",
-    "dtype": "dtype",
-    "max_model_len": "context_length",
-    "max_num_seqs": "batching.max_requests",
-    "max_num_batched_tokens": "batching.max_tokens",
-    "kv_cache_memory_bytes": "memory.kv_cache",
-    "gpu_memory_utilization": "memory.kv_cache",
-    "enable_lora": "memory.adapters.device",
-    "max_loras": "memory.adapters.device",
-    "max_cpu_loras": "memory.adapters.host",
-    "max_lora_rank": "memory.adapters.max_rank",
-    "lora_modules": "adapters",
-    "enable_sleep_mode": "residency.sleep",
-    "tensor_parallel_size": "parallel.tensor",
-    "pipeline_parallel_size": "parallel.pipeline",
-    "data_parallel_size": "parallel.data",
-}
-"""vLLM's flags for which a recipe has its own fields, and these fields."""
-
 NEVER = {
     "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
     "worker_extension_cls", "worker_cls", "distributed_executor_backend", "lora_dtype", "lora_target_modules",
@@ -133,12 +112,12 @@ def name_fault(key: str, known: Collection[str] = ()) -> str | None:
     known: vLLM's flags and their negations, with underscores; default: those in its source.
     """
     name, known = key.replace("-", "_"), known or vllm_source.serve_flags()
-    if name in OURS:
-        return f"write it as {OURS[name]} of the recipe"
+    if name in VLLM_FIELDS:
+        return f"write it as {VLLM_FIELDS[name]} of the recipe"
     if name in NEVER:
         return f"use {REPLACEMENTS[name]}" if name in REPLACEMENTS else "the slot sets it"
     if not known or name in known:
         return None
-    usable = [flag for flag in known if flag not in OURS and flag not in NEVER]
+    usable = [flag for flag in known if flag not in VLLM_FIELDS and flag not in NEVER]
     close = FORMER.get(name, next(iter(difflib.get_close_matches(name, usable, n=1)), ""))
     return f"this vLLM has no such flag; {f'write {close}' if close else 'leave it out'}"

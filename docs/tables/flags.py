@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from docs.tables.markdown import code, table
-from models.flags import NEVER, OURS, SENTENCE, SPEECH
+from models.flags import NEVER, SENTENCE, SPEECH
+from registry.recipes.validation import VLLM_FIELDS
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", list: "list"}
 MEANINGS = {
@@ -42,6 +43,6 @@ def _rows(engine: str, flags: Mapping[str, type]) -> list[tuple[str, str, str, s
 
 def vllm() -> str:
     """Return vLLM's flags with their keys in a recipe, and those that a recipe may not have."""
-    rows = [(code("--" + flag.replace("_", "-")), code(key)) for flag, key in OURS.items()]
+    rows = [(code("--" + flag.replace("_", "-")), code(key)) for flag, key in VLLM_FIELDS.items()]
     refused = ", ".join(code("--" + flag.replace("_", "-")) for flag in sorted(NEVER))
     return f"{table(('flag of `vllm serve`', 'in a recipe'), rows)}\n\nNot in a recipe: {refused}."

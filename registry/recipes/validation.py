@@ -93,25 +93,34 @@ POINTS: Mapping[str, Loc] = {
 }
 
 
+VLLM_FIELDS: Mapping[str, str] = {
+    "model": "source",
+    "served_model_name": "id",
+    "revision": "source.revision",
+    "dtype": "dtype",
+    "max_model_len": "context_length",
+    "max_num_seqs": "batching.max_requests",
+    "max_num_batched_tokens": "batching.max_tokens",
+    "kv_cache_memory_bytes": "memory.kv_cache",
+    "gpu_memory_utilization": "memory.kv_cache",
+    "enable_lora": "memory.adapters.device",
+    "max_loras": "memory.adapters.device",
+    "max_cpu_loras": "memory.adapters.host",
+    "max_lora_rank": "memory.adapters.max_rank",
+    "lora_modules": "adapters",
+    "enable_sleep_mode": "residency.sleep",
+    "tensor_parallel_size": "parallel.tensor",
+    "pipeline_parallel_size": "parallel.pipeline",
+    "data_parallel_size": "parallel.data",
+}
+"""vLLM's flags that are fields of a recipe, and these fields."""
 FOREIGN_KEYS: Mapping[str, str] = {
-    **{
-        name: f"vLLM's '{name}' is '{ours}' here"
-        for name, ours in (
-            ("model", "source"), ("revision", "source.revision"), ("max_model_len", "context_length"), ("max_num_seqs", "batching.max_requests"),
-            ("max_num_batched_tokens", "batching.max_tokens"), ("kv_cache_memory_bytes", "memory.kv_cache"),
-            ("served_model_name", "aliases"), ("max_loras", "memory.adapters.device"),
-            ("max_cpu_loras", "memory.adapters.host"), ("max_lora_rank", "memory.adapters.max_rank"),
-            ("enable_lora", "memory.adapters.device"), ("lora_modules", "adapters"),
-            ("gpu_memory_utilization", "memory.kv_cache', in bytes: '--device-memory"),
-            ("tensor_parallel_size", "parallel.tensor"), ("pipeline_parallel_size", "parallel.pipeline"),
-            ("data_parallel_size", "parallel.data"),
-        )
-    },
+    **{name: f"vLLM's '{name}' is '{field}' here" for name, field in VLLM_FIELDS.items()},
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
     "device": "the device is a setting of the server: roundhouse serve --device",
     "host": "the address is a setting of the server: roundhouse serve --host",
     "port": "the port is a setting of the server: roundhouse serve --port",
-}  # fmt: skip
+}
 """Settings of other servers, and where they go in a recipe."""
 
 

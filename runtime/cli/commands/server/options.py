@@ -63,11 +63,12 @@ def removed() -> dict[str, str]:
 
 def for_models(flag: str) -> str:
     """Say where a flag of `vllm serve` goes; '' if it is none."""
-    from models.flags import OURS, REPLACEMENTS
+    from models.flags import REPLACEMENTS
+    from registry.recipes.validation import VLLM_FIELDS
     from registry.vllm_source import serve_flags
 
-    if flag in OURS:
-        return f"write it as {OURS[flag]} in the model's recipe"
+    if flag in VLLM_FIELDS:
+        return f"write it as {VLLM_FIELDS[flag]} in the model's recipe"
     if flag in REPLACEMENTS:
         return f"use {REPLACEMENTS[flag]}"
     return "write it below engine.flags in the model's recipe" if flag in serve_flags() else ""
