@@ -31,7 +31,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.gpu import bars, correctness, large, other_tasks, timed
-from benchmarks.gpu.report import OtherRun, Report
+from benchmarks.gpu.report import OtherRun, Report, text_of_fault
 from benchmarks.gpu.shapes import SHAPES, Shape
 from benchmarks.harness import Bench, RunSettings
 from benchmarks.load.budget import Budget, exit_after
@@ -89,7 +89,7 @@ async def run(names: list[str], shape: Shape, device: str, report: Report, work:
             await steps[name]()
         except Exception as fault:  # the other steps are still worth running
             traceback.print_exc()
-            report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}")
+            report.add(f"{name} ended early", False, error=text_of_fault(fault))
 
 
 def main() -> int:

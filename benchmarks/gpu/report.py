@@ -7,9 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from benchmarks.report import environment, machine
 from models import nvml
 from registry.storage.files import write_text
+
+LONGEST_FAULT = 1500
+"""Characters."""
+
+
+def text_of_fault(fault: Exception) -> str:
+    """Return an error's type and text; of a request that a server refused, also the server's answer with the cause."""
+    answer = f": {fault.response.text}" if isinstance(fault, httpx.HTTPStatusError) else ""
+    return f"{type(fault).__name__}: {fault}{answer}"[:LONGEST_FAULT]
 
 
 class OtherRun(ValueError):

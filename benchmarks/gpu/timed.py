@@ -39,7 +39,7 @@ from benchmarks import speech
 from benchmarks.adapters.pair import register
 from benchmarks.gpu import correctness, encoders, first_token, large, shipped, tune_lora
 from benchmarks.gpu.large import PLACES, RANK
-from benchmarks.gpu.report import Report
+from benchmarks.gpu.report import Report, text_of_fault
 from benchmarks.gpu.shapes import LARGER, Shape, write_base
 from benchmarks.gpu.whisper_shape import TINY, TURBO, write_whisper
 from benchmarks.harness import Bench, RunSettings
@@ -137,7 +137,7 @@ class TimedRun:
                     await run_within(self._limit(sides * needs), parts[name](), kill)
                     self._report.finish(name)
                 except Exception as fault:  # the other parts are still worth running
-                    self._report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}"[:1500])
+                    self._report.add(f"{name} ended early", False, error=text_of_fault(fault))
                     if name in SHARED and not self._servers:
                         self._start_fault = f"{type(fault).__name__} in {name}"
 

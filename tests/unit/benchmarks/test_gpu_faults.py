@@ -125,6 +125,20 @@ async def test_a_part_that_fails_affects_no_other(tmp_path: Path, monkeypatch: p
     assert run.results["finished"] == ["encoders"]
 
 
+async def test_the_cause_that_a_server_gives_is_in_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be looked up in a log on a machine that is gone by then."""
+
+    async def load(_: TimedRun) -> None:
+        body = {"error": {"message": "vLLM's engine did not start: no kernel image"}}
+        request = httpx.Request("POST", "http://127.0.0.1:1/v1/models/m/load")
+        httpx.Response(500, json=body, request=request).raise_for_status()
+
+    run = Run(tmp_path, monkeypatch, oracle=load)
+    await run.timed.run(["oracle"])
+    assert "500" in run.results["steps"]["oracle ended early"]["error"]
+    assert "did not start: no kernel image" in run.results["steps"]["oracle ended early"]["error"]
+
+
 async def test_parts_whose_server_did_not_start_do_not_start_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
