@@ -1,7 +1,7 @@
 """Describe GGUF files, and convert them to what vLLM reads.
 
-Describing runs in a separate process, `python -m launch.conversion.gguf PARENT FILE`. Both use transformers' reader,
-which dequantizes to bfloat16.
+Describing runs in a separate process, `python -m launch.conversion.gguf PARENT MEMORY FILE`. Both use transformers'
+reader, which dequantizes to bfloat16.
 """
 
 import json
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
@@ -37,6 +38,8 @@ WORKING_BYTES = 7
 """Bytes of memory for each value during conversion: as float32, in the network, and in the saver's copy."""
 SECONDS, PROCESSOR_SECONDS = 900.0, 180
 """Longest time to describe a file, whose vocabulary is read value by value; and longest CPU time."""
+MEMORY = 4 << 30
+"""Memory of the process that describes a file. 262,000 tokens with 514,000 merges take 1.9 GB of it."""
 HEADER = 1 << 20
 LARGEST_HEADER = 64 << 20
 """Largest header in bytes. A vocabulary of 260,000 tokens takes about 10 MiB."""
@@ -76,7 +79,7 @@ def describe(file: Path) -> GgufDescription:
         raise Unfit(f"{file} {git_lfs.FAULT}", code="gguf_not_served", param="source")
     header = read_header(beginning)
     original = f"{header.base}, from which it was made" if header and header.base else "the original, as safetensors"
-    command = [sys.executable, "-P", "-m", "launch.conversion.gguf", str(os.getpid()), str(file)]
+    command = [sys.executable, "-P", "-m", "launch.conversion.gguf", str(os.getpid()), str(MEMORY), str(file)]
     try:
         done = subprocess.run(
             command,
@@ -217,12 +220,33 @@ def _read(file: Path) -> GgufDescription:
 
 
 def main() -> None:
-    """Describe the file named by the second argument. Ends early if the parent process ends."""
+    """Describe the file named by the last argument. Ends early if the parent process ends."""
     die_with_parent(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
     answers = os.dup(1)
     os.dup2(2, 1)  # only the answer may go to the pipe
-    os.write(answers, msgspec.json.encode(_read(Path(sys.argv[2]))))
+
+    def answer(description: GgufDescription) -> None:
+        os.write(answers, msgspec.json.encode(description))
+
+    ended = Event()
+    Thread(target=_watch_memory, args=(int(sys.argv[2]), ended, answer), daemon=True).start()
+    description = _read(Path(sys.argv[3]))
+    ended.set()
+    answer(description)
+
+
+def _watch_memory(most: int, ended: Event, answer: Callable[[GgufDescription], None]) -> None:
+    """End this process with a fault once it has more than `most` bytes of its own in memory.
+
+    A limit of the system would not do: CPython 3.11 loops for ever if it lacks the memory to handle a MemoryError.
+    """
+    process = psutil.Process()
+    while not ended.wait(0.1):
+        memory = process.memory_info()
+        if memory.rss - memory.shared > most:
+            answer(GgufDescription(fault="its header takes more memory to read than that of any known model."))
+            os._exit(0)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,15 @@ def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capsys: pytest.Captu
         assert "- The GGUF is converted to bfloat16 once: " in printed
 
 
+def test_a_file_whose_header_would_take_all_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries alone take more than is allowed here, so that no large file is needed."""
+    write_gguf(tmp_path / "it.gguf", fixtures.write_base(tmp_path / "base"))
+    monkeypatch.setattr("launch.conversion.gguf.MEMORY", 32 << 20)
+    with pytest.raises(Unfit, match="takes more memory to read than that of any known model") as refused:
+        describe(tmp_path / "it.gguf")
+    assert refused.value.code == "gguf_not_served"
+
+
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read headers in this process, because a separate one, as in the test above, imports transformers for seconds."""
