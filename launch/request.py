@@ -8,6 +8,7 @@ from typing import Literal
 
 from registry.base.wording import quoted
 from registry.errors import BadRequest
+from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSource, Source, is_gguf, is_revision
 
@@ -37,6 +38,8 @@ class ModelRequest:
     overrides: Mapping[str, object] = field(default_factory=dict)
     """Values by dotted keys of the recipe, such as `memory.kv_cache`."""
     working_set: WorkingSet = WorkingSet()
+    team: str = DEFAULT_TEAM
+    """Teams take turns at checks and at calls to hubs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from models.engines import engine_version
 from models.native import cache_folder, is_ours
 from models.sources.resolve import digest
 from registry.base.child import Child, out_of_memory
+from registry.base.turns import FairTurns
 from registry.errors import EngineFailed, Unfit
 from registry.recipes.definition import Recipe
 
@@ -24,15 +25,18 @@ LINE = 1 << 20
 
 
 class FileChecker:
-    """Checks files in one process at a time, as each uses a whole core."""
+    """Checks files in one process at a time, as each uses a whole core. Teams take turns."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self._turns = FairTurns()
 
-    async def check(self, recipe: Recipe, folder: Path) -> None:
-        """Check a model's files. Raises Unfit (bad_files) with every fault, EngineFailed."""
+    async def check(self, recipe: Recipe, folder: Path, team: str = "") -> None:
+        """Check a model's files. Raises Unfit (bad_files) with every fault, EngineFailed.
+
+        team: whose turn it is; '' for models that the server itself loads.
+        """
         passed = await asyncio.to_thread(_mark, recipe, folder)
-        async with self._lock:
+        async with self._turns.take(team):
             if passed is not None and passed.exists():
                 return
             result = await self._run(recipe, folder)

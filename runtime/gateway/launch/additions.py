@@ -72,7 +72,7 @@ class Additions:
         known = [nvml.capability(b.driver_name) for b in device.budgets] if device.kind == "cuda" else []
         capability = min((one for one in known if one is not None), default=None)
         self._machine = Machine(device.kind, max(b.bytes for b in device.budgets), capability)
-        self._threads = Threads("hub of models")
+        self._threads = Threads("hub of models", each=2)
 
     async def preview(self, request: ModelRequest) -> Preview:
         """Preview an addition, and whether it fits. Changes nothing.
@@ -81,13 +81,13 @@ class Additions:
         """
         check_flags(request.overrides, self._trusted)
         try:
-            proposal, text, to_fetch = await self._threads.run(self._propose, request)
+            proposal, text, to_fetch = await self._threads.run_for(request.team, self._propose, request)
         except OSError as error:
             raise Unfit(unusable(error), code="source_not_found", param="source") from error
         if not isinstance(source := proposal.recipe.source, HubSource):  # hub files are checked after the download
             folder = locate(source)
             if gguf_of(folder) is None:  # GGUF files are checked after the conversion
-                await self._checker.check(proposal.recipe, folder)
+                await self._checker.check(proposal.recipe, folder, request.team)
         plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._model_set.is_leaving(proposal.recipe.id))

@@ -80,7 +80,7 @@ async def _model_request(gateway: Gateway, caller: Caller, body: AddModelBody) -
         check_scope(caller, "source", "models")
         await check_folder(source.path, gateway.services.settings, "source", "models", caller)
     overrides = body.overrides or {}
-    return ModelRequest(text, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
+    return ModelRequest(text, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens), caller.team)
 
 
 async def _events(gateway: Gateway, request: ModelRequest) -> AsyncIterator[bytes]:

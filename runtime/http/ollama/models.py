@@ -140,7 +140,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
             raise BadRequest(f"{missing.message} {advice}", param="model") from None
         if isinstance(source, PathSource):
             raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None
-        return _added(gateway, ModelRequest(repository))
+        return _added(gateway, ModelRequest(repository, team=caller.team))
 
 
 async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> AsyncGenerator[OllamaStatus, None]:
