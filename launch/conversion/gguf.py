@@ -45,6 +45,10 @@ LARGEST_HEADER = 64 << 20
 """Largest header in bytes. A vocabulary of 260,000 tokens takes about 10 MiB."""
 
 
+NO_NETWORKS = {"general", "tokenizer"}
+"""Names in transformers' table that are no architectures."""
+
+
 class GgufDescription(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
     template: str = ""
@@ -68,16 +72,23 @@ def gguf_of(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def describe(file: Path) -> GgufDescription:
+def describe(file: Path, *, quiet: bool = False) -> GgufDescription:
     """Read a file's config and template in a separate process. Blocks for seconds.
 
-    Raises Unfit (gguf_not_served), EngineFailed (check_failed).
+    quiet: print no traceback of the libraries. Raises Unfit (gguf_not_served, is_adapter), EngineFailed (check_failed).
     """
     with file.open("rb") as stream:
         beginning = stream.read(HEADER)
     if git_lfs.is_pointer(beginning):
         raise Unfit(f"{file} {git_lfs.FAULT}", code="gguf_not_served", param="source")
     header = read_header(beginning)
+    if header and header.kind == "adapter":
+        raise Unfit(
+            f"{file} is a LoRA adapter in the format of llama.cpp, not a model: register the folder of peft that it "
+            "was made from with 'roundhouse adapters add'.",
+            code="is_adapter",
+            param="source",
+        )
     original = f"{header.base}, from which it was made" if header and header.base else "the original, as safetensors"
     command = [sys.executable, "-P", "-m", "launch.conversion.gguf", str(os.getpid()), str(MEMORY), str(file)]
     try:
@@ -86,6 +97,7 @@ def describe(file: Path) -> GgufDescription:
             cwd=PACKAGES,
             env=with_our_packages(os.environ),
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
             timeout=SECONDS,
             check=False,
         )
@@ -198,13 +210,13 @@ def _read(file: Path) -> GgufDescription:
         from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES, load_gguf_checkpoint
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    known = f"Known are {', '.join(sorted(map(str, GGUF_SUPPORTED_ARCHITECTURES)))}."
+    known = f"Known are {', '.join(sorted(set(map(str, GGUF_SUPPORTED_ARCHITECTURES)) - NO_NETWORKS))}."
     try:
         loaded = load_gguf_checkpoint(str(file), return_tensors=False)
         reader = GGUFReader(str(file))
     except Exception as error:  # two libraries raise many kinds
         traceback.print_exc()
-        return GgufDescription(fault=f"{type(error).__name__}: {str(error)[:200]}. {known}")
+        return GgufDescription(fault=f"{type(error).__name__}: {str(error)[:200].rstrip('.')}. {known}")
     config = dict(loaded["config"])
     kind = str(config.get("model_type"))
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

@@ -20,6 +20,8 @@ class GgufHeader:
     name: str
     base: str
     """The model it was converted from, as `org/name`; '' if the file does not say."""
+    kind: str = "model"
+    """`adapter` for a LoRA adapter."""
 
 
 def read_header(data: bytes) -> GgufHeader | None:
@@ -29,7 +31,8 @@ def read_header(data: bytes) -> GgufHeader | None:
     pairs = _pairs(data)
     url = pairs.get("general.base_model.0.repo_url", "") or pairs.get("general.source.url", "")
     base = url.removeprefix("https://huggingface.co/") if url.startswith("https://huggingface.co/") else ""
-    return GgufHeader(pairs.get("general.architecture", "unknown"), pairs.get("general.name", ""), base)
+    name, kind = pairs.get("general.name", ""), pairs.get("general.type", "model")
+    return GgufHeader(pairs.get("general.architecture", "unknown"), name, base, kind)
 
 
 def _pairs(data: bytes) -> Mapping[str, str]:

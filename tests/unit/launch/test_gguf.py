@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from registry.errors import NotFound, Unavailable, Unfit
 from registry.recipes.definition import Recipe, RecipeAdapter, Task
 from registry.recipes.fields import GgufSource, PathSource
 from runtime.cli.commands.models.edits import check
+from runtime.cli.failures import RefusedError
 from tests.contract.chat import fixtures
 from tests.unit.adapters.fake_hub import FakeHub, serve
 
@@ -110,15 +112,31 @@ async def test_a_gguf_becomes_the_model_that_it_was_made_from(tmp_path: Path) ->
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
 
 
-def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "tiny"
     folder.mkdir()
     write_gguf(folder / "tiny.gguf", fixtures.write_base(tmp_path / "base"))
     for source in (folder, folder / "tiny.gguf"):
         check(source)
-        printed = capsys.readouterr().out
+        printed = capfd.readouterr().out
         assert printed.startswith(f"{folder} can be served: chat by vllm.")
         assert "- The GGUF is converted to bfloat16 once: " in printed
+    (folder / "tiny.gguf").write_bytes(b"GGUF and nothing else")
+    with pytest.raises(RefusedError, match="cannot be read here"):
+        check(folder)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_adapter_of_llama_cpp_is_not_a_model(tmp_path: Path) -> None:
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    pairs = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    values = b"".join(text(key) + struct.pack("<I", 8) + text(value) for key, value in pairs.items())
+    (tmp_path / "lora.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs)) + values)
+    with pytest.raises(Unfit, match="is a LoRA adapter in the format of llama") as refused:
+        describe(tmp_path / "lora.gguf")
+    assert refused.value.code == "is_adapter"
 
 
 def test_a_file_whose_header_would_take_all_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +155,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
         return subprocess.CompletedProcess(command, 0, msgspec.json.encode(_read(Path(command[-1]))))
 
-    runs = SimpleNamespace(run=run, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+    runs = SimpleNamespace(
+        run=run, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
+    )
     monkeypatch.setattr("launch.conversion.gguf.subprocess", runs)
 
 
@@ -147,6 +167,9 @@ def test_another_architecture_is_refused_with_those_that_are_known(tmp_path: Pat
     with pytest.raises(Unfit, match="llama, ") as refused:
         describe(tmp_path / "it.gguf")
     assert refused.value.code == "gguf_not_served"
+    assert ".." not in refused.value.message
+    assert "Known are bloom, " in refused.value.message
+    assert "tokenizer" not in refused.value.message
 
 
 def test_one_of_several_files_is_not_guessed(tmp_path: Path) -> None:

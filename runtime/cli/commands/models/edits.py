@@ -116,7 +116,7 @@ def check(
         request = ModelRequest(str(folder), overrides=overrides)
         machine = Machine(kind_of_host(), ANY_BUDGET)
         file = gguf_of(folder)
-        listing = list_folder(folder) if file is None else listing_of(file, describe(file))
+        listing = list_folder(folder) if file is None else listing_of(file, describe(file, quiet=True))
         proposal = propose(listing, PathSource(path=str(folder)), request, machine)
         if file is None:
             read_weights(folder)
