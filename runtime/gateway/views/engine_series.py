@@ -11,6 +11,7 @@ as it has room for.
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -22,6 +23,7 @@ TIMEOUT = 1.0
 """Seconds to wait for a slot, so that one that hangs does not delay the metrics of all others."""
 LOADED = frozenset({ModelState.READY, ModelState.DRAINING, ModelState.ASLEEP})
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+MODEL = re.compile(r'model_name="[^"]*"')
 HEADS = {
     RUNNING: "# HELP vllm:num_requests_running Number of requests in model execution batches.\n"
     "# TYPE vllm:num_requests_running gauge",
@@ -57,6 +59,7 @@ def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
     """Join texts so that each metric family appears once. `waiting`: requests by chat model."""
     heads, samples = dict(HEADS), {name: list[str]() for name in HEADS}
     for text in texts:
+        own_label = MODEL.search(text)
         family = ""
         for line in text.splitlines():
             if line.startswith("# HELP "):
@@ -68,8 +71,8 @@ def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
             elif line.startswith("# TYPE "):
                 if family and "\n" not in heads[family]:
                     heads[family] += f"\n{line}"
-            elif family and "model_name=" in line:  # otherwise two models would export the same series
-                samples[family].append(line)
+            elif family and own_label:
+                samples[family].append(line if "model_name=" in line else _with_label(line, own_label[0]))
     for model, count in waiting.items():
         label = f'model_name="{model}"'
         at = next((i for i, line in enumerate(samples[WAITING]) if label in line), None)
@@ -90,6 +93,15 @@ def add_families(own: bytes, text: bytes) -> bytes:
         if line.startswith("# ") and words[2] in counters:
             lines[number] = " ".join((*words[:2], words[2].removesuffix("_total"), words[3]))
     return b"".join((own.removesuffix(b"# EOF\n"), "".join(f"{line}\n" for line in lines).encode(), b"# EOF\n"))
+
+
+def _with_label(line: str, label: str) -> str:
+    """Label a sample of which two models would export the same, such as `vllm:cache_config_info`."""
+    name, brace, rest = line.partition("{")
+    if brace:
+        return f"{name}{{{label},{rest}"
+    name, _, value = line.partition(" ")
+    return f"{name}{{{label}}} {value}"
 
 
 def _add_to_sample(line: str, count: int) -> str:

@@ -17,6 +17,8 @@ def engine(model: str, running: int, waiting: int, tokens: int) -> str:
     for name, value in (("vllm:num_requests_running", running), ("vllm:num_requests_waiting", waiting)):
         Gauge(name, "Of vLLM.", list(labels), registry=registry).labels(**labels).set(value)
     Counter("vllm:generation_tokens", "Of vLLM.", list(labels), registry=registry).labels(**labels).inc(tokens)
+    Gauge("vllm:cache_config_info", "Of vLLM.", ["block_size"], registry=registry).labels("16").set(1)
+    Gauge("vllm:bare", "Of vLLM.", registry=registry).set(3)
     Gauge("python_info", "Of the process.", registry=registry).set(1)
     return generate_latest(registry).decode()
 
@@ -34,6 +36,8 @@ def test_each_family_is_there_once_with_all_models() -> None:
         ("vllm:num_requests_running", "a"): 2, ("vllm:num_requests_running", "b"): 1,
         ("vllm:num_requests_waiting", "a"): 4, ("vllm:num_requests_waiting", "b"): 0,
         ("vllm:generation_tokens_total", "a"): 7, ("vllm:generation_tokens_total", "b"): 5,
+        ("vllm:cache_config_info", "a"): 1, ("vllm:cache_config_info", "b"): 1,
+        ("vllm:bare", "a"): 3, ("vllm:bare", "b"): 3,
     }  # fmt: skip
 
 
@@ -49,7 +53,7 @@ def vllm_names() -> set[str]:
     assert spec is not None
     assert spec.origin is not None
     source = (Path(spec.origin).parent / "v1" / "metrics" / "loggers.py").read_text()
-    names = set(re.findall(r'name="(vllm:\w+)"', source))
+    names = set(re.findall(r'name ?= ?"(vllm:\w+)"', source))
     return names | {f"{name}_total" for name in names} | {f"{name}_bucket" for name in names}
 
 
