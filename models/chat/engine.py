@@ -82,7 +82,7 @@ class VllmEngine:
         self._fields: fields.Fields = {}
         self._variables: template.Variables | None = None
         self._model = ""
-        self._cuts, self._strict, self._traces = False, False, False
+        self._cuts, self._strict, self._traces, self._reasoning_field = False, False, False, "reasoning"
         self._state = "new"
         self._checker = GrammarChecker(lambda: process.start(self._engine, bounds), bounds)
         self._counting, self._pause_ends = FairTurns(), 0.0
@@ -157,6 +157,7 @@ class VllmEngine:
         self._fields, self._model = fields.known(self._app, effort=effort, calls=calls), recipe.id
         self._variables = template.Variables(path, recipe.engine.flags)
         self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
+        self._reasoning_field = recipe.reasoning_field
         self._traces = bool(arguments.otlp_traces_endpoint)  # otherwise vLLM warns about the header
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
@@ -348,7 +349,9 @@ class VllmEngine:
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    data = schemas.fit_answer(call.path, data, call.tier, rename, fault, echoed, call.request_id)
+                    data = schemas.fit_answer(
+                        call.path, data, call.tier, rename, fault, echoed, call.request_id, self._reasoning_field
+                    )
                     yield Chunk(data if client is None else client.restore(data))
                 else:
                     yield Chunk(rename(errors.add_param(errors.shorten(data), request)))

@@ -199,6 +199,23 @@ def fit_completion(data: bytes, fault: Fault) -> bytes:
     return fit_errors(_NULL_PAIRS.sub(b"", data), fault).replace(_LOGPROBS, b'"logprobs":{"refusal":null,"content":')
 
 
+_REASONING = re.compile(rb'"reasoning":("(?:[^"\\]++|\\.)*+")')
+_REASONING_FIELDS = {
+    "reasoning_content": rb'"reasoning_content":\1',
+    "both": rb'"reasoning":\1,"reasoning_content":\1',
+}
+
+
+def name_reasoning(data: bytes, field: str) -> bytes:
+    """Write the reasoning of Chat Completions to `reasoning_field` of the recipe.
+
+    vLLM's own name is the default. With both names, clients that deserialise them into one field refuse the answer, and
+    those that add up what they find show the text twice.
+    """
+    template = _REASONING_FIELDS.get(field)
+    return data if template is None else _REASONING.sub(template, data)
+
+
 _STOP = ("container", "stop_details", "stop_reason", "stop_sequence")
 _TOKENS = ("cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens_details", "server_tool_use")
 OVERRIDDEN = frozenset({"model", "request_id", "service_tier"})
@@ -379,6 +396,7 @@ def fit_answer(
     fault: Fault = lambda: None,
     echoed: Overrides = _NOTHING,
     request_id: str = "",
+    reasoning_field: str = "reasoning",
 ) -> bytes:
     """Fit `data`, a complete answer or complete events of a stream, to this path's vendor.
 
@@ -388,10 +406,11 @@ def fit_answer(
         fault: explains why a stream broke.
         echoed: the request's fields that the answer repeats (`echo`).
         request_id: the id in an error in a stream of Messages; null if ''.
+        reasoning_field: where an answer of Chat Completions has its reasoning (`name_reasoning`).
     """
     if (by_fields := _FIELDS.get(path)) is not None:
         named = {"request_id": Raw(msgspec.json.encode(request_id))} if request_id else {}
         return by_fields(data, {**echoed, **rename.overrides, **tier_override(path, tier), **named}, fault)
     if (by_pairs := _PAIRS.get(path)) is not None:
-        data = by_pairs(data, fault)
+        data = name_reasoning(by_pairs(data, fault), reasoning_field)
     return rename(add_tier(data, tier) if tier and path == "/v1/chat/completions" else data)

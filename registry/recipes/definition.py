@@ -354,6 +354,11 @@ class Recipe(Strict):
         description="chat: refuse a hint that cannot be followed, such as an unknown field or OpenAI's `store: true`, "
         "instead of ignoring it with a warning header",
     )
+    reasoning_field: Literal["reasoning", "reasoning_content", "both"] = Field(
+        default="reasoning",
+        description="field of Chat Completions' answers with the reasoning: vLLM's and Ollama's, DeepSeek's, or both "
+        "with the same text, which some clients refuse or show twice",
+    )
     memory: Memory = Memory()
     parallel: Parallel = Parallel()
     window: WindowSpec = WindowSpec()
@@ -417,6 +422,8 @@ class Recipe(Strict):
             raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
         if self.task is not Task.CHAT and self.on_too_many_tokens != "cut":
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
+        if self.task is not Task.CHAT and self.reasoning_field != "reasoning":
+            raise PydanticCustomError("reasoning_task", "only task chat has reasoning; leave reasoning_field out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:
             raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")
         at_once = self.task.at_once(self.batching.max_requests)

@@ -195,6 +195,14 @@ def test_messages_call_tools_after_thoughts(claude: Anthropic) -> None:
     assert answer.stop_reason == "tool_use"
 
 
+def test_a_recipe_may_have_deepseeks_field(client: OpenAI) -> None:
+    message = chat(client, model="deepseeks").choices[0].message
+    assert (message.reasoning_content, getattr(message, "reasoning", None)) == (THOUGHT, None)
+    deltas = [choice.delta for chunk in chat(client, model="deepseeks", stream=True) for choice in chunk.choices]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == THOUGHT
+    assert not any(getattr(delta, "reasoning", None) for delta in deltas)
+
+
 # --- without parsers: last, since the other model leaves for this one ----------------------------------------------
 def test_without_parsers_thoughts_are_content_and_tools_are_refused(client: OpenAI) -> None:
     message = chat(client, model="plain").choices[0].message

@@ -40,10 +40,12 @@ PLAIN = RECIPE.replace("thinker", "plain").replace(
     "  flags: {{reasoning_parser: qwen3, enable_auto", "  # {{enable_auto"
 )
 """The same model without parsers."""
+DEEPSEEKS = RECIPE.replace("id: thinker", "id: deepseeks") + "reasoning_field: reasoning_content\n"
+"""The same model for clients that read DeepSeek's field."""
 
 
 def serve_thinker(folder: Path) -> Server:
-    """Start a server with this model, with and without its recipe's parsers."""
+    """Start a server with this model under each of its recipes."""
     model = write_script(folder / "model", SCRIPTS, context=2048)
-    (folder / "thinker.yaml").write_text(f"{RECIPE}---\n{PLAIN}".format(model=model))
+    (folder / "thinker.yaml").write_text(f"{RECIPE}---\n{PLAIN}---\n{DEEPSEEKS}".format(model=model))
     return Server(folder / "data", [folder / "thinker.yaml"], "--slots", "2")

@@ -53,6 +53,22 @@ def test_logprobs_have_the_field_of_a_refusal() -> None:
     assert found["choices"][0]["message"]["content"] == '"logprobs":{"content":'
 
 
+@given(st.text(), st.text())
+def test_the_recipe_names_the_field_of_reasoning(thought: str, content: str) -> None:
+    tricky = content + packed({"reasoning": "x"}).decode()
+    arguments = packed({"reasoning": thought}).decode()
+    call = {"function": {"name": "f", "arguments": arguments}}
+    message = {"content": tricky, "tool_calls": [call], "reasoning": thought}
+    rest = {"content": tricky, "tool_calls": [call]}
+    stream = b"data: " + packed({"choices": [{"delta": message}]}) + b"\n\ndata: " + packed({"choices": []}) + b"\n\n"
+    for field, names in {"reasoning": (), "reasoning_content": (), "both": ("reasoning", "reasoning_content")}.items():
+        expected = rest | dict.fromkeys(names or (field,), thought)
+        whole = schemas.fit_answer(CHAT, packed({"choices": [{"message": message}]}), reasoning_field=field)
+        assert json.loads(whole)["choices"][0]["message"] == expected
+        pieces = schemas.fit_answer(CHAT, stream, reasoning_field=field)
+        assert json.loads(pieces.split(b"\n\n")[0].removeprefix(b"data: "))["choices"][0]["delta"] == expected
+
+
 @given(JSON, st.text())
 def test_responses_keep_the_clients_and_the_models_nulls(sent: Any, stated: str) -> None:
     tool = {"type": "function", "name": "x", "parameters": sent, "strict": None, "async": None}
