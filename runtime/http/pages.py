@@ -7,7 +7,7 @@ from pathlib import Path
 import fastapi_offline
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope as Asgi
 
@@ -34,6 +34,8 @@ from tenants.ledger.view import UsageReport
 PATH = "/console"
 ASSETS = "/docs/assets"
 FILES = Path(fastapi_offline.__file__).parent / "static"
+OLLAMAS_PORT, OLLAMAS_TEXT = ":11434", "Ollama is running"
+"""Many clients of Ollama's API look for this text at the address itself, some for nothing else."""
 
 
 class ConsoleHost:
@@ -148,11 +150,18 @@ async def redirect_to_console() -> Response:
 
 
 async def home(request: Request) -> Response:
-    """Send a browser to the console; tell others what this is, and no more."""
-    if "text/html" in request.headers.get("accept", ""):
+    """Send a browser to the console; tell others what this is, and no more.
+
+    At Ollama's own port it is Ollama's text, unless only JSON is accepted. Elsewhere the text is in the JSON.
+    """
+    accept = request.headers.get("accept", "")
+    if "text/html" in accept:
         return RedirectResponse("console/", 307)
+    only_json = "application/json" in accept and "text/plain" not in accept  # axios accepts both
+    if request.headers.get("host", "").endswith(OLLAMAS_PORT) and not only_json:
+        return PlainTextResponse(OLLAMAS_TEXT)
     places = {"console": "/console", "docs": "/docs", "openapi": "/openapi.json", "models": "/v1/models"}
-    return json_answer({"name": "Roundhouse", "version": version("roundhouse"), **places})
+    return json_answer({"name": "Roundhouse", "version": version("roundhouse"), **places, "ollama": OLLAMAS_TEXT})
 
 
 async def reference() -> Response:

@@ -26,6 +26,24 @@ async def test_the_first_page_tells_programs_the_servers_name_but_no_models(clie
     assert "chat" not in str(reported)
 
 
+@pytest.mark.parametrize("accept", ["*/*", "", "application/json, text/plain, */*"])
+async def test_clients_of_ollama_find_its_text(client: httpx.AsyncClient, accept: str) -> None:
+    there = {"Host": "127.0.0.1:11434", "Accept": accept}
+    page = await client.get("/", headers=there)
+    assert (page.status_code, page.text) == (200, "Ollama is running")
+    assert page.headers["content-type"].startswith("text/plain")
+    assert (await client.head("/", headers=there)).status_code == 200
+    assert "Ollama is running" in (await client.get("/", headers={"Accept": accept})).text, "at any port"
+
+
+async def test_browsers_and_readers_of_json_get_theirs_at_ollamas_port(client: httpx.AsyncClient) -> None:
+    host = {"Host": "localhost:11434"}
+    reported = await client.get("/", headers={**host, "Accept": "application/json"})
+    assert reported.json()["name"] == "Roundhouse"
+    page = await client.get("/", headers={**host, "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (page.status_code, page.headers["location"]) == (307, "console/")
+
+
 async def test_the_reference_loads_nothing_from_other_hosts(
     app: FastAPI, client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
