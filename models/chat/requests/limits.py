@@ -88,6 +88,12 @@ def check(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
     if "prompt_logprobs" in fields:
         count = request.number("n", 1) * request.number("prompt_logprobs", 0)
         _within(count, bounds.prompt_logprobs, "prompt_logprobs")
+        if request.is_on("stream"):  # vLLM refuses it too, but ignores a 0
+            raise BadRequest(
+                "A stream has no 'prompt_logprobs': leave the field out, or 'stream'.",
+                param="prompt_logprobs",
+                code="unsupported_value",
+            )
     if request.path == CHAT:
         _check_roles(request)
 
