@@ -15,8 +15,8 @@ from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, media, template
-from models.chat.requests.request import COUNTING, PATHS, ChatRequest
+from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, media, template, turns
+from models.chat.requests.request import CHAT, COUNTING, PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
 from models.chat.vllm import accounting, launch, prewarm
@@ -384,6 +384,8 @@ class VllmEngine:
         limits.check_size(request, context, self._bounds, text_only=text_only)
         model = request.model
         left_out = fields.check(self._fields, request, strict=strict)
+        if request.path == CHAT:
+            turns.check(request)
         limits.check(request, context, self._bounds)
         if not text_only:
             media.check(request, self._bounds)

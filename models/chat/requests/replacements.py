@@ -29,6 +29,7 @@ _SYSTEM = "send it as a message of the role 'system'."
 INSTEAD_AT: Mapping[str, Mapping[str, str]] = {
     CHAT: {
         "input": "send 'messages'.",
+        "prompt": "send 'messages', or the request to /v1/completions.",
         "instructions": _SYSTEM,
         "system": _SYSTEM,
         "max_output_tokens": "send 'max_completion_tokens'.",

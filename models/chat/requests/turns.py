@@ -1,6 +1,9 @@
 """Complete the messages of Chat Completions that vLLM's classes refuse, though their meaning is clear.
 
-A call's arguments are JSON text in OpenAI's API. Clients that also speak to Ollama send them as an object.
+A call's arguments are JSON text in OpenAI's API. Clients that also speak to Ollama send them as an object. An image is
+an object with a `url`; clients of Mistral's API send the URL alone, and those of Ollama's the image's base64 alone.
+
+`check` describes messages that are none, since vLLM's classes report every kind of message that they might have been.
 """
 
 import re
@@ -8,15 +11,46 @@ from typing import Any
 
 import msgspec
 
-from models.chat.requests.request import ChatRequest
+from models.chat.requests.request import ChatRequest, begins
+from registry.errors import BadRequest
 
-_MARKS = re.compile(rb'"name"\s*:\s*null|"arguments"\s*:\s*[{n]')
+_MARKS = re.compile(
+    rb'"name"\s*:\s*null|"arguments"\s*:\s*[{n]|"image_url"\s*:\s*"|"url"\s*:\s*"(?:iVBOR|/9j/|R0lG|UklGR)'
+)
 """Matches messages that need it. Inside a text the quotes would be escaped."""
-_NONE = msgspec.Raw(b"[]")
+_NONE, _NULL = msgspec.Raw(b"[]"), msgspec.Raw(b"null")
+_KINDS = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklGR": "webp"}
+"""Kinds of images, by the beginning of their base64."""
+_NEED_CONTENT = ("developer", "system", "user")
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_EXAMPLE = '{"role": "user", "content": "Hello"}'
+
+
+def check(request: ChatRequest) -> None:
+    """Raise BadRequest for messages of a chat that are no list, or of which one has no role or text.
+
+    vLLM takes a message without `content` as an empty one, though the text may be in a field of another name.
+    """
+    if "messages" not in request.fields:
+        return  # vLLM refuses it
+    if not begins(request.fields["messages"], b"["):
+        raise _fault("messages", f"'messages' is a list of messages: [{_EXAMPLE}].")
+    for index, (turn, item) in enumerate(zip(request.turns("messages"), request.items("messages"), strict=True)):
+        place = f"messages[{index}]"
+        if turn is None:
+            raise _fault(place, f"'{place}' is not a message such as {_EXAMPLE}.")
+        if turn.role is None:
+            raise _fault(f"{place}.role", f"'{place}' has no 'role': a message looks like {_EXAMPLE}.")
+        if turn.content == _NULL and turn.role in _NEED_CONTENT and "content" not in _OBJECT.decode(item):
+            raise _fault(f"{place}.content", f"'{place}' has no 'content': a message looks like {_EXAMPLE}.")
+
+
+def _fault(param: str, text: str) -> BadRequest:
+    return BadRequest(text, param=param, code="invalid_value")
 
 
 def complete(request: ChatRequest) -> None:
-    """Remove names that are null, and write arguments as text."""
+    """Remove names that are null, and write arguments as text and images as objects with a URL."""
     if _MARKS.search(memoryview(request.fields.get("messages", _NONE))) is None:
         return  # the usual case
     messages = request.value("messages")
@@ -30,7 +64,24 @@ def _message(message: Any) -> Any:
     found = {key: value for key, value in message.items() if key != "name" or value is not None}
     if isinstance(calls := found.get("tool_calls"), list):
         found["tool_calls"] = [_call(call) for call in calls]
+    if isinstance(parts := found.get("content"), list):
+        found["content"] = [_part(part) for part in parts]
     return found
+
+
+def _part(part: Any) -> Any:
+    match part:
+        case {"type": "image_url", "image_url": str() as url}:
+            return {**part, "image_url": {"url": _url(url)}}
+        case {"type": "image_url", "image_url": {"url": str() as url} as image}:
+            return {**part, "image_url": {**image, "url": _url(url)}}
+        case _:
+            return part
+
+
+def _url(text: str) -> str:
+    kind = next((kind for begin, kind in _KINDS.items() if text.startswith(begin)), None)
+    return text if kind is None else f"data:image/{kind};base64,{text}"
 
 
 def _call(call: Any) -> Any:
