@@ -4,7 +4,7 @@ A struct is the only definition of a body: for decoding, for validation and for 
 """
 
 import re
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -65,19 +65,39 @@ def parse_object(body: bytes) -> dict[str, Any]:
     try:
         data = msgspec.json.decode(body)
     except NOT_JSON as error:
-        raise unreadable_error(error) from None
+        raise unreadable_error(error, body) from None
     if not isinstance(data, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
     return data
 
 
-def unreadable_error(error: Exception) -> BadRequest:
-    """Describe why msgspec could not decode a body."""
+def unreadable_error(error: Exception, body: bytes = b"") -> BadRequest:
+    """Describe why msgspec could not decode a body, with advice on what shells and editors make of JSON."""
     if isinstance(error, RecursionError):
         return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
     if isinstance(error, UnicodeDecodeError):  # its position is within one string
         return BadRequest("The body is not valid JSON: it is not encoded in UTF-8.", code="invalid_json")
-    return BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json")
+    return BadRequest(f"The body is not valid JSON: {error}.{_advice(body, str(error))}", code="invalid_json")
+
+
+_FROM_FILE = "write the JSON into a file, and send it with curl -d @file"
+_QUOTES = re.compile(rb"""'|[\[{]\s*(?:'|[A-Za-z_]+\s*:)""")
+_PYTHONS = (b"True", b"False", b"None")
+_BYTE = re.compile(r"\(byte (\d+)\)")
+
+
+def _advice(body: bytes, fault: str) -> str:
+    at = _BYTE.search(fault)
+    begin = body[:64].lstrip()
+    if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return " It is encoded in UTF-16, as files of PowerShell are: save it as UTF-8."
+    if _QUOTES.match(begin):
+        return f" Names and texts need double quotes. Shells of Windows take them away: {_FROM_FILE}."
+    if at is not None and body[int(at[1]) :].startswith(_PYTHONS):
+        return " Write true, false and null in lower case."
+    if begin and begin[:1] not in b'{["' and not begin[:1].isdigit():
+        return f" It does not begin like JSON: {_FROM_FILE}."
+    return "" if begin else " It is empty."
 
 
 def decode(body: bytes, kind: type[T], *, quoted_values: bool = False) -> T:
@@ -91,7 +111,7 @@ def decode(body: bytes, kind: type[T], *, quoted_values: bool = False) -> T:
         if not quoted_values and _WHOLE_FLOAT.search(body) is None:
             raise validation_error(error, kind) from None
     except NOT_JSON as error:
-        raise unreadable_error(error) from None
+        raise unreadable_error(error, body) from None
     return convert(parse_object(body), kind, quoted_values=quoted_values)
 
 
