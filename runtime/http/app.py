@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -14,7 +14,7 @@ from starlette.routing import Match, Mount
 from starlette.types import Scope
 
 from registry.base.wording import quoted
-from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.http import pages
 from runtime.http.bodies import unreadable_error
@@ -59,12 +59,14 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         missing = isinstance(error, HTTPException) and error.status_code == 404
         if missing and (other := _without_slash(app, request)) is not None:
-            return RedirectResponse(other)
+            response = error_response(_slash_error(request))
+            response.status_code, response.headers["location"] = 307, other
+            return response
         if isinstance(error, HTTPException) and error.status_code == 405:
             headers |= _allow_header(app, request)
             if request.method == "OPTIONS" and headers:
                 return Response(status_code=204, headers=headers)
-        response = error_response(_client_error(request, error), dialect_of(request.url.path))
+        response = error_response(_client_error(request, error, headers.get("Allow", "")), dialect_of(request.url.path))
         response.headers.update(headers)
         return response
 
@@ -117,8 +119,15 @@ def _is_served(app: FastAPI, scope: Scope) -> bool:
     return any(route.matches(scope)[0] is not Match.NONE for route in app.router.routes)
 
 
-def _client_error(request: Request, error: Exception) -> RoundhouseError:
-    """The error in the form that the client may see."""
+def _slash_error(request: Request) -> RoundhouseError:
+    """For clients that do not follow redirects, such as curl without -L."""
+    return NotFound(
+        f"There is no {quoted(request.url.path)} here: leave out the slash at the end.", code="unknown_path"
+    )
+
+
+def _client_error(request: Request, error: Exception, allowed: str) -> RoundhouseError:
+    """The error in the form that the client may see. allowed: the methods of its path."""
     if isinstance(error, RoundhouseError):
         return error
     if isinstance(error, HTTPException) and error.status_code == 404:
@@ -132,7 +141,9 @@ def _client_error(request: Request, error: Exception) -> RoundhouseError:
     if not isinstance(error, HTTPException):
         return EngineFailed("The server failed on this request.", code="internal_error")
     if error.status_code == 405:
-        return MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}; see /docs.")
+        methods = " or ".join(word for word in allowed.split(", ") if word not in ("", "HEAD", "OPTIONS"))
+        advice = f": send {methods}" if methods else "; see /docs"
+        return MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}{advice}.")
     wrong = RoundhouseError(str(error.detail), code="http_error")
     wrong.status, wrong.type = error.status_code, "invalid_request_error"
     return wrong

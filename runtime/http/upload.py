@@ -109,7 +109,8 @@ class _Parts:
                 _text(options.get(b"filename", b""), "the file's name").replace("\\", "/").rpartition("/")[2]
             )
         elif b"filename" in options:
-            raise BadRequest(f"Only 'file' may be a file; '{self._name[:64]}' may not.", param=self._name[:64])
+            name = self._name[:64]
+            raise BadRequest(f"Only 'file' may be a file; '{name}' may not: send it as 'file'.", param=name)
         else:
             self._value = bytearray()
             self._count_field(len(self._name))
@@ -149,7 +150,11 @@ def _text(raw: bytes, what: str) -> str:
 def _parser(request: Request, parts: _Parts) -> MultipartParser:
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise BadRequest("Send the form as multipart/form-data with a boundary.", code="invalid_form")
+        raise BadRequest(
+            "Send the form as multipart/form-data with a boundary, and the bytes of the file in its field 'file'. "
+            "Clients write this Content-Type themselves if you set none.",
+            code="invalid_form",
+        )
     try:
         return MultipartParser(options[b"boundary"], parts.callbacks())
     except FormParserError as error:

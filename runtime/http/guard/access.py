@@ -70,6 +70,14 @@ def dialect_of(path: str) -> Dialect:
     return Dialect.OPENAI if endpoint is None else endpoint.dialect
 
 
+def _similar(path: str) -> str:
+    """Advice for a path in capitals, or in the singular or plural instead of the other."""
+    small = path.lower()
+    others = (small, f"{small}s", small.removesuffix("s"))
+    near = next((one for one in others if one in PATHS and one != path), None)
+    return "" if near is None else f"Did you mean {near}?"
+
+
 def unknown_path_error(path: str) -> NotFound:
     """The error for an unknown path. Suggests a path that differs only by slashes or its beginning."""
     single = _SLASHES.sub("/", path)
@@ -81,7 +89,7 @@ def unknown_path_error(path: str) -> NotFound:
     others = (f"/v1/{bare}", f"/{bare}", stripped[stripped.rfind("/v1/") :], stripped[stripped.rfind("/api/") :])
     near = next((one for one in others if one in PATHS and one != path), None)  # the fleet's port lacks some of PATHS
     if near is None:
-        advice = foreign.advice(stripped) or "See /docs."
+        advice = foreign.advice(stripped) or _similar(stripped) or "See /docs."
     else:
         advice = f"It is at {near}. Some clients' address ends in /v1, and others' does not: see docs/clients.md."
     return NotFound(f"There is no {quoted(path)} here. {advice}", code="unknown_path")

@@ -38,6 +38,7 @@ FORMS_ONLY = FORMS - {"/v1/adapters"}
 OLLAMA = "/api/"
 EVERY = "*"
 _OWN = ("same-origin", "none")
+_CURLS = "application/x-www-form-urlencoded"
 _PORTS = {"http": 80, "https": 443}
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -119,7 +120,7 @@ class OriginPolicy:
         elif path.startswith(OLLAMA) and (page := values.get(b"referer")) and not self.origin(_origin_of(page), host):
             raise _origin_error(_origin_of(page))
         if values.get(b"content-length", "0") != "0" or b"transfer-encoding" in values:
-            _check_type(path, values.get(b"content-type", ""))
+            _check_type(path.rstrip("/"), values.get(b"content-type", ""))  # with a slash it is redirected
 
 
 _ONCE = {b"host": "Host", b"content-type": "Content-Type"}
@@ -164,8 +165,9 @@ def _check_type(path: str, value: str) -> None:
                 raise UnsupportedMedia("Send multipart/form-data with the bytes as its field 'file', and 'purpose'.")
             raise UnsupportedMedia("Send multipart/form-data with the recording as its field 'file'.")
         raise UnsupportedMedia("Send Content-Type: application/json with JSON, or multipart/form-data with a file.")
+    of_curl = ", as curl sends it without -H 'Content-Type: application/json'" if kind == _CURLS else ""
     raise UnsupportedMedia(
-        f"Send JSON with Content-Type: application/json; this has {quoted(kind) if kind else 'none'}."
+        f"Send JSON with Content-Type: application/json; this has {quoted(kind) if kind else 'none'}{of_curl}."
     )
 
 

@@ -32,7 +32,7 @@ def test_paths_and_commands_in_the_advice_exist(path: str, advice: str) -> None:
         ("/v1/images/generations", "No model here makes sound or pictures."),
         ("/openai/deployments/x/chat/completions", "OpenAI's client in place of Azure's"),
         ("/v1/chat/", "/v2/chat"),
-        ("/v1/chat/completion", "See /docs."),
+        ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
         ("/models/jobs/5f2c", "/v1/models/{model}"),
         ("/v1/model_registrations/LLM", "'roundhouse models add'"),
         ("/sleep", "/v1/models/{model}/unload"),

@@ -216,6 +216,35 @@ async def test_an_address_with_an_extra_slash_is_named(tmp_path: Path, path: str
         assert f"It is at '{right}'" in answer.error()["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "right"),
+    [
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/V1/Chat/Completions/", "/v1/chat/completions"),
+        ("/v1/embedding", "/v1/embeddings"),
+        ("/v1/model", "/v1/models"),
+        ("/v1/reranks", "/v1/rerank"),
+        ("/api/tag", "/api/tags"),
+    ],
+)
+def test_a_path_in_capitals_or_another_number_is_recognised(path: str, right: str) -> None:
+    assert unknown_path_error(path).message == f"There is no '{path}' here. Did you mean {right}?"
+
+
+async def test_a_form_with_a_slash_too_many_is_redirected(tmp_path: Path) -> None:
+    head = b"POST /v1/audio/transcriptions/ HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n" % len(BODY)
+    async with served(tmp_path) as server:
+        answer = await server.ask(head + b"Content-Type: multipart/form-data; boundary=x\r\n", BODY)
+        assert (answer.status, answer.headers["location"]) == (307, "../transcriptions")
+        assert "leave out the slash" in answer.error()["message"]
+
+
+def test_curls_own_type_is_named() -> None:
+    headers = [(b"host", b"localhost"), (b"content-type", FORM.encode()), (b"content-length", b"9")]
+    with pytest.raises(RoundhouseError, match="as curl sends it without -H 'Content-Type: application/json'"):
+        LOCAL.check("POST", "/v1/embeddings", headers)
+
+
 def test_a_path_of_the_fleets_port_is_not_its_own_remedy() -> None:
     assert unknown_path_error("/v1/status").message == "There is no '/v1/status' here. See /docs."
     assert "It is at /v1/status." in unknown_path_error("/status").message

@@ -77,7 +77,10 @@ async def test_options_lists_the_methods(client: httpx.AsyncClient) -> None:
     answer = await client.options("/v1/embeddings")
     assert (answer.status_code, answer.headers["allow"], answer.content) == (204, "OPTIONS, POST", b"")
     assert (await client.options("/nowhere")).status_code == 404
-    assert (await client.get("/v1/embeddings")).status_code == 405
+    refused = await client.get("/v1/embeddings")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        405, "GET does not work on '/v1/embeddings': send POST.",
+    )  # fmt: skip
 
 
 async def test_a_websocket_is_refused_with_404(app: FastAPI) -> None:
@@ -103,6 +106,7 @@ async def test_a_slash_too_many_is_redirected_by_a_relative_address(
     """Behind a proxy, the client's scheme, host and prefix differ from ours."""
     answer = await client.get(path)
     assert (answer.status_code, answer.headers["location"]) == (307, location)
+    assert "leave out the slash at the end" in answer.json()["error"]["message"], "for clients that do not follow it"
     requested = await client.post("/v1/embeddings/", json={"model": "embed", "input": "x"}, follow_redirects=True)
     assert requested.url.path == "/v1/embeddings"
     for unknown in ("/nothing/", "/nothing"):
