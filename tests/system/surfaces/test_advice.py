@@ -108,6 +108,7 @@ TABLE = [
            {"messages": [{"role": "system", "content": "be brief"}, *HELLO]}),
     Advice("send 'max_completion_tokens'", CHAT, {"max_output_tokens": 3}, {"max_completion_tokens": 3}),
     Advice("send 'messages'", CHAT, {"input": "hello"}, {"messages": HELLO}),
+    Advice("leave the field out, or 'stream'", CHAT, {"prompt_logprobs": 0, "stream": True}, {"prompt_logprobs": 0}),
     Advice("send 'response_format'", CHAT, {"text": TEXT_FORMAT}, {"response_format": {"type": "text"}}),
     Advice("send 'max_output_tokens'", RESPONSES, {"max_tokens": 3}, SHORT),
     Advice("send 'input'", RESPONSES, {"messages": HELLO}, {"input": HELLO, **SHORT}),
@@ -264,6 +265,7 @@ UPLOADS = (
     "Send one 'file' per request",
     "Send JSON with Content-Type: application/json",
     "Send multipart/form-data with the bytes as its field 'file', and 'purpose'",
+    "send it as 'file'",
 )
 
 
@@ -281,6 +283,8 @@ def test_what_is_no_form_is_sent_as_one(server: Server) -> None:
     assert UPLOADS[2] in message_of(none)
     two = [("file", ("a.wav", b"a")), ("file", ("b.wav", b"b"))]
     assert UPLOADS[3] in message_of(server.http.post(SPEECH, data={"model": "starter-speech"}, files=two))
+    other = server.http.post(SPEECH, data={"model": "starter-speech"}, files={"audio": ("a.wav", b"a")})
+    assert UPLOADS[6] in message_of(other)
     assert recording(server.http, {}).status_code == 200
     assert UPLOADS[4] in post(CHAT, "text/plain", b"{}")
     assert UPLOADS[5] in post("/v1/files", "application/octet-stream", b"abc")
