@@ -16,6 +16,7 @@ from runtime.http.middleware import gateway_of, set_caller
 from tenants.caller import ANONYMOUS, EVERYBODY, Caller, Person
 from tenants.caller import Scope as KeyScope
 from tenants.keys.keyring import HOW
+from tenants.keys.secret import PREFIX
 
 if TYPE_CHECKING:  # most servers never need the OIDC client
     from tenants.sign_in.flow import SignIn
@@ -131,15 +132,19 @@ def _caller(scope: Scope) -> Caller:
 
 
 def presented_keys(headers: Headers) -> list[str]:
-    """The keys in a request, as bearer token or bare. An empty one is none: some clients send all headers."""
+    """The keys in a request, as bearer token or bare. An empty one is none: some clients send all headers.
+
+    In Authorization only a key of this server may be bare, since another word there is the name of a scheme.
+    """
     keys = []
     for name, value in headers:
         if name in KEY_HEADERS:
             text = value.decode("latin-1").strip()
             if name == b"authorization":
-                if text[: len(_BEARER)].lower() != _BEARER:
+                if text[: len(_BEARER)].lower() == _BEARER:
+                    text = text[len(_BEARER) :].strip()
+                elif not text.startswith(PREFIX):
                     continue
-                text = text[len(_BEARER) :].strip()
             if text:
                 keys.append(text)
     return keys

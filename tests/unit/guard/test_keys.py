@@ -335,7 +335,14 @@ async def test_ollamas_removal_needs_the_scope_of_what_is_removed(server: Served
 
 @pytest.mark.parametrize(
     "header",
-    ["Authorization: Bearer {}", "authorization: bearer   {}", "x-api-key: {}", "X-Api-Key:{} ", "api-key: {}"],
+    [
+        "Authorization: Bearer {}",
+        "authorization: bearer   {}",
+        "Authorization: {}",
+        "x-api-key: {}",
+        "X-Api-Key:{} ",
+        "api-key: {}",
+    ],
 )
 async def test_a_key_is_accepted_in_each_header(server: Served, header: str) -> None:
     key = KEYS[Scope.INFER].text
@@ -348,6 +355,7 @@ async def test_a_key_is_accepted_in_each_header(server: Served, header: str) -> 
 
 def test_other_schemes_than_bearer_are_no_key() -> None:
     assert presented_keys([(b"authorization", b"Basic dTpw"), (b"cookie", b"rh-x"), (b"x-api-key", b"a")]) == ["a"]
+    assert presented_keys([(b"authorization", b"Negotiate"), (b"authorization", b"token rh-a")]) == []
 
 
 def test_an_empty_header_is_no_key() -> None:
