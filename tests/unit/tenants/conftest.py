@@ -1,4 +1,4 @@
-"""An empty database of each kind, and the tables of teams and keys in it."""
+"""Empty databases of each kind, and their tables of teams and keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ PEPPER = b"p" * 64
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    """Return a URL for the settings; None for SQLite in `tmp_path`. Empty, unless the test uses `database`, too."""
+    """Return a URL of a database without tables unless the test uses `database`, or None for SQLite in `tmp_path`."""
     if request.param == "sqlite":
         return None
     has_tables = "database" in request.fixturenames
@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the name of a database with migrated tables. Each test gets a copy."""
+    """Return the name of a database with migrated tables, of which each test gets a copy."""
     database = open_tables(tmp_path_factory.mktemp("migrated"), create_database(postgres_url))
     database.close()
     return str(database.url.database)

@@ -1,4 +1,4 @@
-"""A simple model of a rate's bucket in whole numbers: a line of parts, of which the first drains first."""
+"""A simple model of a rate's bucket in integers: a line of parts that drain in order."""
 
 from tenants.limits.meters import SECOND
 
@@ -6,7 +6,7 @@ MINUTE = 60 * SECOND
 
 
 class Line:
-    """Each part belongs to a request or to nobody. A unit drains in a nanosecond at a rate of one per minute."""
+    """Parts belong to a request, or to none (0). At a rate of one per minute, a unit drains in a nanosecond."""
 
     def __init__(self, limit: int, now: int) -> None:
         self.limit, self.now = limit, now
@@ -31,7 +31,7 @@ class Line:
         self.parts.append([whose, amount * MINUTE])
 
     def end(self, whose: int, reserved: int, used: int) -> None:
-        """Remove what a request did not use, as far as it is still there. What it used beyond its part comes last."""
+        """Remove what a request did not use, unless it has drained, or append what it used beyond its reservation."""
         if used > reserved:
             self.take(0, used - reserved)
         for part in self.parts:

@@ -31,13 +31,15 @@ def ring(table: KeyTable, clock: Clock) -> Keyring:
     return Keyring(snapshot, PEPPER, is_open=False, archived=archived, clock=clock)
 
 
-def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
+def test_the_migrations_create_the_declared_tables(database: Database) -> None:
     with database.read() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
         assert compare_metadata(context, METADATA) == []
 
 
-def test_a_second_opening_changes_nothing(database: Database, url: str | None, tmp_path: Path, clock: Clock) -> None:
+def test_opening_the_tables_again_changes_nothing(
+    database: Database, url: str | None, tmp_path: Path, clock: Clock
+) -> None:
     key, text = KeyTable(database, PEPPER, clock).create(KeyRequest("default"))
     again = open_tables(tmp_path, url)
     table = KeyTable(again, PEPPER, clock)
@@ -46,7 +48,7 @@ def test_a_second_opening_changes_nothing(database: Database, url: str | None, t
     again.close()
 
 
-def test_a_keys_life_begins_when_it_is_made(database: Database) -> None:
+def test_a_keys_lifetime_begins_with_its_creation(database: Database) -> None:
     table = KeyTable(database, PEPPER, itertools.count(1000.0, 7.0).__next__)
     made, _ = table.create(KeyRequest("default", seconds=60))
     assert made.expires == made.created + 60
@@ -59,7 +61,7 @@ def test_a_newer_versions_database_is_refused(database: Database, url: str | Non
         open_tables(tmp_path, url)
 
 
-def test_teams(table: KeyTable) -> None:
+def test_teams_are_created_with_valid_ids(table: KeyTable) -> None:
     assert [team.id for team in table.list_teams()] == ["default"]
     made = table.create_team("search", "Search and ranking")
     assert made in table.list_teams()
@@ -73,7 +75,7 @@ def test_teams(table: KeyTable) -> None:
         table.create_team("ok", "x\x00")
 
 
-def test_an_archived_team_takes_its_keys_with_it(table: KeyTable, clock: Clock) -> None:
+def test_keys_of_an_archived_team_are_refused(table: KeyTable, clock: Clock) -> None:
     table.create_team("search")
     _, text = table.create(KeyRequest("search"))
     assert table.archive("search", True).archived == clock.now
@@ -89,15 +91,17 @@ def test_an_archived_team_takes_its_keys_with_it(table: KeyTable, clock: Clock) 
         table.archive("default", True)
 
 
-def test_a_key_is_kept_without_its_text(table: KeyTable, database: Database, clock: Clock) -> None:
-    expected_ = KeyRequest("default", "index", frozenset((Scope.INFER, Scope.USAGE)), ("llama*",), ("sql", "b:*"), 60.0)
-    key, text = table.create(expected_)
-    assert (key.scopes, key.models, key.adapters) == (expected_.scopes, expected_.models, expected_.adapters)
+def test_a_key_is_stored_without_its_text(table: KeyTable, database: Database, clock: Clock) -> None:
+    key_request = KeyRequest(
+        "default", "index", frozenset((Scope.INFER, Scope.USAGE)), ("llama*",), ("sql", "b:*"), 60.0
+    )
+    key, text = table.create(key_request)
+    assert (key.scopes, key.models, key.adapters) == (key_request.scopes, key_request.models, key_request.adapters)
     assert key.expires == clock.now + 60
     assert table.list_keys("default") == [key]
     caller = ring(table, clock).identify([text])
-    assert (caller.team, caller.key, caller.scopes) == ("default", key.id, expected_.scopes)
-    assert (caller.models, caller.adapters) == (expected_.models, expected_.adapters)
+    assert (caller.team, caller.key, caller.scopes) == ("default", key.id, key_request.scopes)
+    assert (caller.models, caller.adapters) == (key_request.models, key_request.adapters)
     with database.read() as connection:
         stored = str(connection.execute(sa.text("SELECT * FROM api_keys")).all())
     assert text[12:] not in stored
@@ -125,19 +129,19 @@ def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
     assert new.expires == old.expires
     assert {ring(table, clock).identify([text]).key for text in (before, after)} == {old.id, new.id}
     with pytest.raises(Conflict, match=f"already: rotate its successor {new.id}"):
-        table.rotate(old.id, 60.0)  # its successor would have no more than the grace that is left
+        table.rotate(old.id, 60.0)  # its successor would be valid only for the rest of the grace period
     clock.now += 60
     with pytest.raises(Unauthorized, match="expired"):
         ring(table, clock).identify([before])
     assert ring(table, clock).identify([after]).key == new.id
     newest, _ = table.rotate(new.id, 1e9)
-    assert next(key for key in table.list_keys() if key.id == new.id).expires == old.expires, "no longer than it had"
+    assert next(key for key in table.list_keys() if key.id == new.id).expires == old.expires, "not longer than before"
     clock.now += 2000
     with pytest.raises(Conflict, match="expired"):
         table.rotate(newest.id, 1.0)
 
 
-def test_a_successor_is_of_the_same_account(table: KeyTable, database: Database, clock: Clock) -> None:
+def test_a_successor_belongs_to_the_same_account(table: KeyTable, database: Database, clock: Clock) -> None:
     account = AccountTable(database, clock).create("default", "nightly")
     key, _ = table.create(KeyRequest("default", account=account.id))
     assert key.account == account.id
@@ -145,36 +149,36 @@ def test_a_successor_is_of_the_same_account(table: KeyTable, database: Database,
     newest, last = table.rotate(new.id, 60.0)
     assert new.account == newest.account == account.id
     AccountTable(database, clock).delete("default", account.id)
-    for displayed in (text, last):
+    for sent in (text, last):
         with pytest.raises(Unauthorized, match="revoked"):
-            ring(table, clock).identify([displayed])
+            ring(table, clock).identify([sent])
     with pytest.raises(NotFound, match="service account"):
         table.create(KeyRequest("default", account=account.id))
     assert len(table.list_keys()) == 3
 
 
-def test_a_successor_is_metered_as_the_first_of_its_line(table: KeyTable, clock: Clock) -> None:
+def test_successors_are_metered_as_the_first_key(table: KeyTable, clock: Clock) -> None:
     key, text = table.create(KeyRequest("default"))
     other, _ = table.create(KeyRequest("default"))
     new, after = table.rotate(key.id, 60.0)
     newest, last = table.rotate(new.id, 60.0)
-    callers = [ring(table, clock).identify([displayed]) for displayed in (text, after, last)]
+    callers = [ring(table, clock).identify([sent]) for sent in (text, after, last)]
     assert [caller.key for caller in callers] == [key.id, new.id, newest.id]
     assert {caller.metered for caller in callers} == {key.id} != {other.id}
 
 
-def test_texts_are_kept_of_no_team_that_has_not_opted_in(table: KeyTable, database: Database) -> None:
+def test_texts_are_stored_only_for_teams_that_opted_in(table: KeyTable, database: Database) -> None:
     table.create_team("search")
     assert teams_storing_texts(database) == []
     before = table.revision()
     assert table.edit_team("search", store_texts=True).store_texts
-    assert table.edit_team("search", weight=2.0).store_texts, "it stays"
+    assert table.edit_team("search", weight=2.0).store_texts, "other changes keep it"
     assert (teams_storing_texts(database), table.revision()) == (["search"], before + 2)
     assert not table.edit_team("search", store_texts=False).store_texts
     assert teams_storing_texts(database) == []
 
 
-def test_a_weight_reaches_the_teams_keys(table: KeyTable, clock: Clock) -> None:
+def test_a_teams_weight_applies_to_its_keys(table: KeyTable, clock: Clock) -> None:
     table.create_team("search", weight=2.0)
     _, text = table.create(KeyRequest("search"))
     assert ring(table, clock).identify([text]).weight == 2.0
@@ -203,7 +207,7 @@ def test_a_weight_reaches_the_teams_keys(table: KeyTable, clock: Clock) -> None:
         (BATCH, CRITICAL, (BATCH, CRITICAL)),
     ],
 )
-def test_the_classes_of_a_key(
+def test_a_key_has_a_default_class_and_a_ceiling(
     table: KeyTable,
     clock: Clock,
     default: ServiceClass | None,
@@ -212,12 +216,12 @@ def test_the_classes_of_a_key(
 ) -> None:
     key, text = table.create(KeyRequest("default", service_class=default, ceiling=ceiling, timeout=30.0))
     _, rotated = table.rotate(key.id, 60.0)
-    for displayed in (text, rotated):
-        caller = ring(table, clock).identify([displayed])
+    for sent in (text, rotated):
+        caller = ring(table, clock).identify([sent])
         assert (caller.service_class, caller.ceiling, caller.timeout) == (*expected, 30.0)
 
 
-def test_a_class_above_the_ceiling_is_refused() -> None:
+def test_a_class_above_the_ceiling_and_invalid_timeouts_are_refused() -> None:
     with pytest.raises(BadRequest, match="ceiling"):
         KeyRequest("default", service_class=CRITICAL, ceiling=BATCH)
     for wrong in (0.0, -1.0, 1e9, float("nan")):
@@ -254,7 +258,7 @@ def test_every_change_raises_the_revision(table: KeyTable) -> None:
         {"models": ("*",) * 65}, {"scopes": frozenset((Scope.ADAPTERS,)), "adapters": ("sql-*",)},
     ],
 )  # fmt: skip
-def test_a_key_that_cannot_be(wrong: dict[str, Any]) -> None:
+def test_invalid_keys_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         KeyRequest("default", **wrong)
 
@@ -264,7 +268,7 @@ def test_keys_of_another_pepper_are_noticed(table: KeyTable, database: Database)
         KeyTable(database, b"q" * 64)
 
 
-def test_files_that_only_the_owner_reads(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     database = open_tables(tmp_path / "data")
     with database.write() as connection:
         connection.execute(sa.text("DELETE FROM api_keys"))
@@ -273,14 +277,14 @@ def test_files_that_only_the_owner_reads(tmp_path: Path) -> None:
     database.close()
 
 
-def test_addresses_of_databases() -> None:
+def test_urls_of_databases_are_read_or_refused() -> None:
     assert url_of("sqlite:////a/b.db").database == "/a/b.db"
     for wrong in ("mysql://x/y", "sqlite+aiosqlite://", "postgresql://u@h/d", "no url", ""):
         with pytest.raises(BadRequest):
             url_of(wrong)
 
 
-def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_database_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as error:
         open_tables(tmp_path, f"postgresql+psycopg://u:hidden@/d?host={tmp_path}")
     assert error.value.code == "database_unavailable"
@@ -288,8 +292,8 @@ def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
     assert error.value.retry_after
 
 
-def test_a_postgresql_whose_machine_has_gone_is_not_waited_for_without_end() -> None:
-    """Who writes to it may hold up all others: by itself libpq waits from a quarter of an hour to two."""
+def test_the_wait_for_a_lost_postgresql_is_bounded() -> None:
+    """A writer may block all others, and by default libpq waits from a quarter of an hour to two hours."""
     requested: list[dict[str, object]] = []
     database = Database(url_of("postgresql+psycopg://u@db.example/d?keepalives_idle=60"))
 
@@ -301,4 +305,4 @@ def test_a_postgresql_whose_machine_has_gone_is_not_waited_for_without_end() -> 
     with pytest.raises(Unavailable), database.read():
         pass
     assert requested[0]["tcp_user_timeout"] == 10_000
-    assert requested[0]["keepalives_idle"] == "60", "what the address says counts"
+    assert requested[0]["keepalives_idle"] == "60", "the URL's setting has priority"

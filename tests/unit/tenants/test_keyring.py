@@ -1,4 +1,4 @@
-"""Who shows this key: the table in `tenants.keys.keyring`, row by row."""
+"""The caller of a key: the table in `tenants.keys.keyring`, row by row."""
 
 import pytest
 
@@ -30,20 +30,18 @@ def ring(clock: Clock, *, is_open: bool) -> Keyring:
     return Keyring(keys, PEPPER, is_open=is_open, archived=["old"], clock=clock)
 
 
-@pytest.mark.parametrize(
-    "displayed", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]]
-)
-def test_a_server_without_keys_asks_for_none(displayed: list[str]) -> None:
-    assert OPEN.identify(displayed) is EVERYBODY
+@pytest.mark.parametrize("sent", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]])
+def test_a_server_without_keys_accepts_any_request(sent: list[str]) -> None:
+    assert OPEN.identify(sent) is EVERYBODY
 
 
-def test_a_server_that_others_reach_asks_before_there_is_a_key(clock: Clock) -> None:
+def test_a_server_open_to_other_hosts_requires_a_key_from_the_start(clock: Clock) -> None:
     with pytest.raises(Unauthorized):
         Keyring({}, PEPPER, is_open=False, clock=clock).identify(["x"])
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_an_active_key_is_its_caller(clock: Clock, is_open: bool) -> None:
+def test_an_active_key_identifies_its_caller(clock: Clock, is_open: bool) -> None:
     keys = ring(clock, is_open=is_open)
     assert keys.identify([GOOD.text]) == Caller("search", GOOD.id, SCOPES)
     assert keys.identify([GOOD.text, GOOD.text]).team == "search", "the same key in two headers"
@@ -55,7 +53,7 @@ def test_an_active_key_is_its_caller(clock: Clock, is_open: bool) -> None:
 
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize(
-    ("displayed", "code"),
+    ("sent", "code"),
     [
         ([EXPIRED.text], "api_key_expired"),
         ([REVOKED.text], "api_key_revoked"),
@@ -69,22 +67,22 @@ def test_an_active_key_is_its_caller(clock: Clock, is_open: bool) -> None:
         ([GOOD.text, "x"], "invalid_api_key"),
     ],
 )
-def test_what_is_refused(clock: Clock, is_open: bool, displayed: list[str], code: str) -> None:
+def test_invalid_keys_are_refused(clock: Clock, is_open: bool, sent: list[str], code: str) -> None:
     with pytest.raises(Unauthorized) as error:
-        ring(clock, is_open=is_open).identify(displayed)
+        ring(clock, is_open=is_open).identify(sent)
     assert error.value.code == code
     assert error.value.status == 401
-    assert not any(text in error.value.message for text in displayed), "a key is never repeated"
+    assert not any(text in error.value.message for text in sent), "an error never contains the key"
 
 
-@pytest.mark.parametrize("displayed", [[], [""], ["none"], ["sk-live-1234"], ["Bearer"], ["é" * 20]])
-def test_who_shows_no_key_of_ours(clock: Clock, displayed: list[str]) -> None:
-    visitor = ring(clock, is_open=True).identify(displayed)
+@pytest.mark.parametrize("sent", [[], [""], ["none"], ["sk-live-1234"], ["Bearer"], ["é" * 20]])
+def test_a_caller_without_one_of_our_keys_is_a_visitor_or_refused(clock: Clock, sent: list[str]) -> None:
+    visitor = ring(clock, is_open=True).identify(sent)
     assert (visitor.team, visitor.key, visitor.scopes) == ("default", None, {Scope.INFER})
     assert visitor.ceiling is ServiceClass.INTERACTIVE
     with pytest.raises(RoundhouseError) as error:
-        ring(clock, is_open=False).identify(displayed)
-    assert error.value.code == ("invalid_api_key" if displayed else "missing_api_key")
+        ring(clock, is_open=False).identify(sent)
+    assert error.value.code == ("invalid_api_key" if sent else "missing_api_key")
 
 
 def test_another_pepper_refuses_every_key(clock: Clock) -> None:
@@ -93,7 +91,7 @@ def test_another_pepper_refuses_every_key(clock: Clock) -> None:
         keys.identify([GOOD.text])
 
 
-def test_what_a_caller_sees() -> None:
+def test_a_caller_sees_the_models_and_adapters_of_its_key() -> None:
     assert EVERYBODY.sees("anything", "at all")
     assert not EVERYBODY.is_limited
     caller = Caller("t", models=("llama", "qwen*"), adapters=("sql-*", "qwen-2:*"))
@@ -108,7 +106,7 @@ def test_what_a_caller_sees() -> None:
     assert caller.sees("llama@3", "sql-fast")
 
 
-def test_work_that_outlives_its_request_has_the_rights_of_its_key_now(clock: Clock) -> None:
+def test_background_work_has_the_current_rights_of_its_key(clock: Clock) -> None:
     old, new, other, gone = (secret.make() for _ in range(4))
     entries = {
         old.id: known(old, expires=clock.now + 5),
@@ -130,10 +128,10 @@ def test_work_that_outlives_its_request_has_the_rights_of_its_key_now(clock: Clo
     assert error.value.code == "api_key_expired"
     successor = KeyEntry(secret.digest(PEPPER, new.text), Caller("search", new.id, SCOPES, line=old.id), None, False)
     rotated = Keyring({**entries, new.id: successor}, PEPPER, is_open=False, clock=clock)
-    assert rotated.by_id(old.id, "search").key == new.id, "the key that it was rotated to"
+    assert rotated.by_id(old.id, "search").key == new.id, "the key's successor"
 
 
-def test_where_people_sign_in_a_caller_without_a_key_has_no_rights_of_an_administrator() -> None:
+def test_with_sign_in_a_caller_without_a_key_is_no_administrator() -> None:
     closed = Keyring({}, PEPPER, is_open=False, sign_in=True)
     with pytest.raises(Unauthorized):
         closed.identify(())
@@ -143,7 +141,7 @@ def test_where_people_sign_in_a_caller_without_a_key_has_no_rights_of_an_adminis
         visited.identify([GOOD.text])
 
 
-def test_a_person_is_a_caller_of_a_team_that_is_there() -> None:
+def test_a_person_is_a_caller_of_an_existing_team() -> None:
     teams = {"search": TeamEntry("salt", 3.0), "old": TeamEntry()}
     ring = Keyring({}, PEPPER, is_open=False, archived=["old"], teams=teams, sign_in=True)
     caller = ring.member(Person("@abcdefg", "ada", "search", frozenset((Scope.USAGE,))))
@@ -159,7 +157,7 @@ def test_a_person_is_a_caller_of_a_team_that_is_there() -> None:
     assert refused.value.code == "team_missing"
 
 
-def test_work_of_a_person_outlives_their_session_as_long_as_the_team_stands() -> None:
+def test_a_persons_background_work_continues_while_the_team_exists() -> None:
     ring = Keyring({}, PEPPER, is_open=False, archived=["old"], teams={"search": TeamEntry("salt"), "old": TeamEntry()})
     caller = ring.by_id("@abcdefg", "search")
     assert (caller.team, caller.key, caller.scopes, caller.salt) == ("search", "@abcdefg", {Scope.INFER}, "salt")

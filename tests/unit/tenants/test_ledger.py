@@ -1,4 +1,4 @@
-"""The ledger in both databases: rows, sums, restarts, reports."""
+"""The ledger in both databases: rows, sums, restarts and reports."""
 
 import itertools
 from dataclasses import replace
@@ -38,7 +38,7 @@ def ledger(database: Database) -> LedgerTable:
     return LedgerTable(database, "server-1")
 
 
-def test_old_requests_go_and_their_sums_stay(
+def test_sums_are_kept_when_old_requests_are_deleted(
     ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "BATCH", 2)
@@ -52,15 +52,15 @@ def test_old_requests_go_and_their_sums_stay(
     assert left == {one.uid for one in (*new, running)}
     assert used(database, UsageFilter(0, DAY, (Grouping.HOUR,))) == before
     assert ledger.differences() == []
-    assert list(pruning.prune(database, HOUR)) == [], "and what was kept since stays so"
+    assert list(pruning.prune(database, HOUR)) == [], "nothing more is deleted"
     ledger.write([], [done(running)])
     assert ledger.differences() == []
     with database.write() as connection:
         connection.execute(sa.text("DELETE FROM ledger WHERE uid = :uid"), {"uid": new[0].uid})
-    assert [one.hour for one in ledger.differences()] == [2 * HOUR], "what else is missing is told"
+    assert [one.hour for one in ledger.differences()] == [2 * HOUR], "other missing rows are reported"
 
 
-def test_sums_agree_wherever_the_deleting_is_broken_off(
+def test_sums_agree_after_an_interrupted_deletion(
     ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "BATCH", 1)
@@ -73,7 +73,7 @@ def test_sums_agree_wherever_the_deleting_is_broken_off(
     assert sum(pruning.prune(database, 9 * HOUR)) == 1
 
 
-def test_the_longest_names_are_written_whole(ledger: LedgerTable, database: Database) -> None:
+def test_the_longest_names_are_not_cut(ledger: LedgerTable, database: Database) -> None:
     model, name = "m" * 128, f"{'t' * 64}/{'a' * 64}"
     one = replace(
         entry(team="t" * 64, model=f"{model}@999999999", adapter=f"{name}@sha256:{'0' * 64}"),
@@ -84,16 +84,16 @@ def test_the_longest_names_are_written_whole(ledger: LedgerTable, database: Data
     assert found.names == (one.model, one.adapter)
 
 
-def test_a_text_that_no_database_takes_is_who_wrote_its_fault(ledger: LedgerTable, database: Database) -> None:
+def test_a_text_that_the_database_refuses_is_the_clients_fault(ledger: LedgerTable, database: Database) -> None:
     with pytest.raises(NotFound if database.is_sqlite else BadRequest):
         judge(database, "search", "req-\0", True)
 
 
-def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Database) -> None:
+def test_a_row_is_open_until_its_end_is_written(ledger: LedgerTable, database: Database) -> None:
     one = entry(10.0)
     ledger.write([one], [])
     assert ledger.open_rows() == 1
-    assert used(database, UsageFilter(0, DAY)) == [UsageSum((), *[0] * 16)], "what runs is not summed up"
+    assert used(database, UsageFilter(0, DAY)) == [UsageSum((), *[0] * 16)], "running requests are not in the sums"
     ledger.write([], [done(replace(one, revision="newer"), 100, 7)])
     assert ledger.open_rows() == 0
     assert used(database, UsageFilter(0, DAY)) == [UsageSum((), 1, 0, 100, 50, 7, 1500, 10, 30, *[0] * 8)]
@@ -101,17 +101,17 @@ def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Data
         row = connection.execute(sa.text("SELECT * FROM ledger")).one()
     assert (row.uid, row.request, row.state, row.status) == (one.uid, "req-1", "settled", 200)
     assert (row.prompt_tokens, row.completion_tokens, row.first_ms) == (100, 7, 20)
-    assert row.revision == "newer", "what answered, not what was there when it came"
+    assert row.revision == "newer", "the revision that answered"
 
 
-def test_a_server_that_was_taken_for_dead_brings_its_ends(database: Database) -> None:
+def test_a_server_that_was_presumed_dead_still_writes_its_ends(database: Database) -> None:
     ledger, sweeper = (LedgerTable(database, server, in_fleet=True) for server in ("server-1", "server-2"))
     one, other = replace(entry(10.0), reserved_micro=700), replace(entry(20.0), reserved_micro=30)
     line = replace(entry(30.0), source=BATCH)
     ledger.write([one, other, line], [])
     assert sweeper.interrupt_server("server-1") == 3
     assert sweeper.interrupt_server("server-1") == 0
-    sweeper.write([], [done(one, 100, 7)], again=True)  # no one else ends them
+    sweeper.write([], [done(one, 100, 7)], again=True)  # only their own server may end them
     (swept,) = used(database, UsageFilter(0, HOUR))
     assert (swept.requests, swept.interrupted, swept.prompt_tokens, swept.lost_micro) == (3, 3, 0, 730)
     ledger.write([], [done(one, 100, 7), done(line, 100, 7)])
@@ -124,7 +124,7 @@ def test_a_server_that_was_taken_for_dead_brings_its_ends(database: Database) ->
     assert states == {one.uid: "settled", other.uid: "interrupted", line.uid: "interrupted"}
 
 
-def test_beginning_and_end_in_one_transaction(ledger: LedgerTable, database: Database) -> None:
+def test_beginnings_and_ends_may_be_one_transaction(ledger: LedgerTable, database: Database) -> None:
     entries = [entry(float(i)) for i in range(300)]
     ledger.write(entries, [done(one, 2, 1) for one in entries])
     assert used(database, UsageFilter(0, HOUR))[0].prompt_tokens == 600
@@ -140,8 +140,8 @@ def test_a_failed_transaction_leaves_nothing(ledger: LedgerTable) -> None:
     assert ledger.differences() == []
 
 
-def test_what_is_written_again_counts_once(ledger: LedgerTable, database: Database) -> None:
-    """The connection broke at the commit, and nobody knows on which side of it."""
+def test_repeated_writes_count_once(ledger: LedgerTable, database: Database) -> None:
+    """After a connection lost at the commit, it is unknown whether the write succeeded."""
     one, other = entry(), entry()
     ledger.write([one, other], [done(one, 5)])
     ledger.write([], [done(one, 5), done(other, 7)], again=True)
@@ -149,21 +149,21 @@ def test_what_is_written_again_counts_once(ledger: LedgerTable, database: Databa
     assert ledger.differences() == []
 
 
-def test_what_a_killed_server_left_is_interrupted(ledger: LedgerTable, database: Database) -> None:
+def test_open_rows_of_a_killed_server_are_interrupted(ledger: LedgerTable, database: Database) -> None:
     other_server = LedgerTable(database, "server-2")
     mine, theirs, ended = entry(), entry(), entry()
     ledger.write([mine, ended], [done(ended, 5)])
     other_server.write([theirs], [])
     assert ledger.interrupt() == 1
     assert ledger.interrupt() == 0
-    assert ledger.open_rows() == 1, "another server's is not ours to end"
+    assert ledger.open_rows() == 1, "the other server's row stays open"
     (found,) = used(database, UsageFilter(0, HOUR))
     assert (found.requests, found.interrupted, found.prompt_tokens) == (2, 1, 5)
     assert ledger.differences() == []
 
 
-def test_a_row_that_was_interrupted_does_not_end_again(ledger: LedgerTable, database: Database) -> None:
-    """Something ended the rows of a server that still runs: what it tells later counts once, and sums stay true."""
+def test_an_interrupted_row_does_not_end_again(ledger: LedgerTable, database: Database) -> None:
+    """If the rows of a running server were interrupted, their later ends are ignored, and sums stay correct."""
     one, other = entry(), entry()
     ledger.write([one], [])
     assert ledger.interrupt() == 1
@@ -173,7 +173,7 @@ def test_a_row_that_was_interrupted_does_not_end_again(ledger: LedgerTable, data
     assert (ledger.differences(), ledger.open_rows()) == ([], 0)
 
 
-def test_a_row_that_is_ended_twice_at_once_ends_as_the_first_says(ledger: LedgerTable, database: Database) -> None:
+def test_the_first_of_two_ends_of_a_row_counts(ledger: LedgerTable, database: Database) -> None:
     one = entry()
     ledger.write([one], [])
     ledger.write([], [done(one, 5), done(one, 7)])
@@ -182,7 +182,7 @@ def test_a_row_that_is_ended_twice_at_once_ends_as_the_first_says(ledger: Ledger
     assert ledger.differences() == []
 
 
-def test_a_change_from_outside_is_found(ledger: LedgerTable, database: Database) -> None:
+def test_differences_report_manual_changes(ledger: LedgerTable, database: Database) -> None:
     entries = [entry(team="a"), entry(team="b")]
     ledger.write(entries, [done(one, 5) for one in entries])
     with database.write() as connection:
@@ -195,7 +195,7 @@ def test_a_change_from_outside_is_found(ledger: LedgerTable, database: Database)
     assert len(ledger.differences()) == 2
 
 
-def test_sums_by_what_is_queried(ledger: LedgerTable, database: Database) -> None:
+def test_sums_are_grouped_and_filtered(ledger: LedgerTable, database: Database) -> None:
     entries = [
         entry(0, team="a"), entry(HOUR, team="a", model="n"), entry(DAY, team="b", adapter="x@sha256:1"),
         entry(DAY - 1, team="a"),
@@ -219,7 +219,9 @@ def test_sums_by_what_is_queried(ledger: LedgerTable, database: Database) -> Non
     }
 
 
-def test_pages_of_buckets(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_is_read_in_pages_of_buckets(
+    ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = [entry(0, team="a"), entry(HOUR, team="a"), entry(HOUR + 1, team="b")]
     ledger.write(entries, [done(one, 3) for one in entries])
     names = ("project_id", "api_key_id", "model", "batch", "service_tier")
@@ -242,7 +244,9 @@ def test_pages_of_buckets(ledger: LedgerTable, database: Database, monkeypatch: 
         page_of(database, UsageQuery(HOUR, HOUR + 120, "1m"))
 
 
-def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_a_report_are_bounded(
+    ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "MAX_ROWS", 2)
     entries = [entry(hour * HOUR) for hour in range(3)]
     ledger.write(entries, [done(one) for one in entries])
@@ -256,7 +260,7 @@ def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypat
 )
 @given(data=st.data())
 @pytest.mark.long
-def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_sums_equal_the_rows_for_any_writes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     database = open_tables(tmp_path_factory.mktemp("ledger"))
     ledger = LedgerTable(database, "server-1")
     running: list[Entry] = []
@@ -284,7 +288,7 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
 
 
 @pytest.mark.parametrize(
-    ("requested", "found"),
+    ("requested", "expected"),
     [
         ((None, None, None), (20_000 * DAY, 20_001 * DAY)),
         (("1970-01-02", None, None), (DAY, 2 * DAY)),
@@ -293,8 +297,10 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
         ((None, "1970-01-02", None), (DAY, 20_001 * DAY)),
     ],
 )
-def test_times(requested: tuple[str | None, str | None, str | None], found: tuple[int, int]) -> None:
-    assert span(*requested, now=20_000 * DAY + 5.0) == found
+def test_times_are_read_as_spans(
+    requested: tuple[str | None, str | None, str | None], expected: tuple[int, int]
+) -> None:
+    assert span(*requested, now=20_000 * DAY + 5.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -305,20 +311,20 @@ def test_times(requested: tuple[str | None, str | None, str | None], found: tupl
         ("20260101", None, None), (None, "9" * 5000, None),
     ],
 )  # fmt: skip
-def test_times_that_are_none(requested: tuple[str | None, str | None, str | None]) -> None:
+def test_invalid_times_are_refused(requested: tuple[str | None, str | None, str | None]) -> None:
     with pytest.raises(BadRequest):
         span(*requested, now=0.0)
 
 
-def test_what_sums_are_by() -> None:
+def test_groupings_are_read_in_order() -> None:
     assert parse_groupings(["team,model", "day", "team"]) == (Grouping.TEAM, Grouping.MODEL, Grouping.DAY)
     assert parse_groupings([]) == ()
     with pytest.raises(BadRequest, match="team, key, model"):
         parse_groupings(["password"])
 
 
-def test_rows_that_are_alike_differ_by_uid(ledger: LedgerTable, database: Database) -> None:
-    """Clients may send one X-Request-Id twice."""
+def test_rows_with_the_same_request_id_differ_by_uid(ledger: LedgerTable, database: Database) -> None:
+    """Clients may send the same X-Request-Id twice."""
     one = entry()
     ledger.write([one, replace(one, uid="other")], [done(one, 3)])
     assert used(database, UsageFilter(0, HOUR))[0].requests == 1

@@ -1,4 +1,4 @@
-"""The ledger's journal: rows while the database's disk is full, each of them once in the ledger afterwards."""
+"""The ledger's journal stores rows while the database's disk is full, and each is in the ledger once afterwards."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ LARGE = 1 << 22  # more than any test writes, on however slow a machine
 
 
 FULL = Unavailable("full", code="disk_full")
-"""So is SQLite's disk, which has written nothing then."""
+"""The error of a full disk, after which SQLite has written nothing."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def requests(database: Database) -> tuple[int, int]:
     return sum(row.requests for row in rows), sum(row.interrupted for row in rows)
 
 
-def test_what_is_journalled_is_read_again_and_what_was_cleared_is_not(tmp_path: Path) -> None:
+def test_journalled_rows_are_read_again_unless_cleared(tmp_path: Path) -> None:
     first, second = replace(entry(), price=PriceList(output=7), score=0.5), entry()
     journal = Journal(tmp_path / "journal", SIZE)
     assert not journal
@@ -67,7 +67,7 @@ def test_what_is_journalled_is_read_again_and_what_was_cleared_is_not(tmp_path: 
     again = Journal(tmp_path / "journal", SIZE)
     assert (again.begun, again.ended) == ([first, second], [done(first, 5, 6)])
     again.clear()
-    again.append([second], [])  # as long as a frame that is still behind it
+    again.append([second], [])  # as long as the frame that it replaces
     again.close()
     last = Journal(tmp_path / "journal", SIZE)
     assert (last.begun, last.ended) == ([second], [])
@@ -76,7 +76,7 @@ def test_what_is_journalled_is_read_again_and_what_was_cleared_is_not(tmp_path: 
     assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_frame_that_was_cut_off_ends_it(tmp_path: Path) -> None:
+def test_a_damaged_frame_ends_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", SIZE)
     first, second = entry(), entry()
     journal.append([first], [])
@@ -92,7 +92,7 @@ def test_a_frame_that_was_cut_off_ends_it(tmp_path: Path) -> None:
         again.close()
 
 
-def test_it_takes_no_more_than_its_size(tmp_path: Path) -> None:
+def test_the_journal_is_no_larger_than_its_size(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", SIZE)
     while journal.append([one := entry()], [done(one)]):
         pass
@@ -105,7 +105,7 @@ def test_it_takes_no_more_than_its_size(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_a_short_journal_is_tried_again_after_a_pause(table: SickTable, tmp_path: Path) -> None:
+async def test_a_journal_is_written_to_the_database_after_a_pause(table: SickTable, tmp_path: Path) -> None:
     writer = LedgerWriter(table, journal := Journal(tmp_path / "journal", SIZE))
     await writer.begin(entry())
     assert writer._pause() is None
@@ -114,7 +114,9 @@ async def test_a_short_journal_is_tried_again_after_a_pause(table: SickTable, tm
     await writer.close()
 
 
-async def test_requests_go_on_and_are_in_the_ledger_once(table: SickTable, database: Database, tmp_path: Path) -> None:
+async def test_requests_continue_on_a_full_disk_and_are_in_the_ledger_once(
+    table: SickTable, database: Database, tmp_path: Path
+) -> None:
     writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
     running = entry()
     await writer.begin(running)
@@ -129,14 +131,16 @@ async def test_requests_go_on_and_are_in_the_ledger_once(table: SickTable, datab
     assert not writer.is_failing
     assert requests(database) == (0, 0)
     table.error = None
-    while writer.journalled:  # without any request that comes
+    while writer.journalled:  # without further requests
         await asyncio.sleep(0.001)
     assert requests(database) == (21, 0)
     assert table.differences() == []
     await writer.close()
 
 
-async def test_a_full_journal_refuses_and_loses_nothing(table: SickTable, database: Database, tmp_path: Path) -> None:
+async def test_a_full_journal_refuses_requests_and_loses_nothing(
+    table: SickTable, database: Database, tmp_path: Path
+) -> None:
     writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
     table.error = FULL
     begun = 0
@@ -171,7 +175,7 @@ async def test_a_database_that_does_not_answer_is_not_journalled(table: SickTabl
 
 @pytest.mark.parametrize("committed", [False, True])
 async def test_a_kill_loses_nothing(committed: bool, table: SickTable, database: Database, tmp_path: Path) -> None:
-    """Also one between the commit and the clearing of the journal."""
+    """Not even between the commit and the clearing of the journal."""
     ended, running = entry(), entry()
     journal = Journal(tmp_path / "ledger.journal")
     journal.append([ended], [])
@@ -182,12 +186,12 @@ async def test_a_kill_loses_nothing(committed: bool, table: SickTable, database:
     ledger = Ledger(tmp_path)
     await ledger.enable(database)
     assert ledger.journalled == 0
-    assert requests(database) == (2, 1), "the one that ran was interrupted"
+    assert requests(database) == (2, 1), "the running request was interrupted"
     assert table.differences() == []
     await ledger.close()
 
 
-async def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+async def test_requests_continue_on_a_really_full_disk(tmp_path: Path) -> None:
     with mount_small(tmp_path / "small", "24m") as small:
         database = open_tables(small)
         ledger = Ledger(small)
@@ -212,7 +216,7 @@ async def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         database.close()
 
 
-async def test_without_room_for_the_journal_requests_are_refused(
+async def test_without_room_for_the_journal_the_ledger_works_and_warns(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
@@ -232,7 +236,7 @@ async def test_without_room_for_the_journal_requests_are_refused(
 
 # --- in a fleet: a database that does not answer ---------------------------------------------------------------------
 class SilentTable(LedgerTable):
-    """Its database answers only while `go` is set."""
+    """A table whose database answers only while `go` is set."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, "server-1")
@@ -275,12 +279,12 @@ async def test_in_a_fleet_requests_go_on_while_the_database_is_silent(
         writer.end(done(one, 10, 1))
     writer.end(done(running, 10, 1))
     await writer.flush()
-    assert silent.calls == 2, "while one call hangs no other one is made"
+    assert silent.calls == 2, "no further call is made while one hangs"
     assert not writer.is_failing
     with pytest.raises(Unavailable):
-        await writer.run(lambda: pytest.fail("it would wait"))
+        await writer.run(lambda: pytest.fail("the call would block"))
     monkeypatch.setattr(writer_module, "ANSWER_SECONDS", PATIENCE)
-    silent.go.set()  # and what hung is committed as well
+    silent.go.set()  # the hanging call commits, too
     while writer.journalled:
         await asyncio.sleep(0.001)
     assert requests(database) == (21, 0)
@@ -288,7 +292,7 @@ async def test_in_a_fleet_requests_go_on_while_the_database_is_silent(
     await writer.close()
 
 
-async def test_a_long_journal_goes_in_parts_and_new_rows_do_not_wait_for_it(
+async def test_a_long_journal_is_written_in_parts_without_delaying_new_rows(
     silent: SilentTable, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "MAX_BATCH", 10)
@@ -311,10 +315,10 @@ async def test_a_long_journal_goes_in_parts_and_new_rows_do_not_wait_for_it(
     assert requests(database) == (len(begun), 0)
     assert silent.differences() == []
     await writer.close()
-    assert not Journal(tmp_path / "journal", LARGE), "its file is as if empty"
+    assert not Journal(tmp_path / "journal", LARGE), "its file reads as empty"
 
 
-async def test_a_database_at_an_older_state_gets_no_rows(
+async def test_no_rows_are_written_to_a_database_in_an_older_state(
     silent: SilentTable, database: Database, tmp_path: Path
 ) -> None:
     ledger = Ledger(tmp_path, in_fleet=True)

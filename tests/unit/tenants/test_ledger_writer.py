@@ -1,4 +1,4 @@
-"""The ledger's thread: what it promises while the database answers, and while it does not."""
+"""The ledger's thread: its guarantees with and without an answering database."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from tests.unit.tenants.test_ledger import HOUR, done, entry
 
 
 class Gate:
-    """A table whose transactions wait for `go`, and fail as long as `broken`; `seen` is what was committed."""
+    """A table whose transactions wait for `go` and fail while `broken`. `seen` are the commits."""
 
     def __init__(self) -> None:
         self.go, self.entered = threading.Event(), threading.Event()
@@ -47,7 +47,7 @@ def over(gate: Gate) -> LedgerWriter:
     return LedgerWriter(cast(LedgerTable, gate))
 
 
-async def test_what_comes_meanwhile_is_one_transaction(gate: Gate) -> None:
+async def test_rows_that_arrive_during_a_transaction_share_the_next_one(gate: Gate) -> None:
     writer = over(gate)
     gate.go.clear()
     first = writer.begin(entry())
@@ -64,7 +64,7 @@ async def test_what_comes_meanwhile_is_one_transaction(gate: Gate) -> None:
     await writer.close()
 
 
-async def test_written_is_a_promise(gate: Gate) -> None:
+async def test_a_flush_returns_after_the_commit(gate: Gate) -> None:
     writer = over(gate)
     one = entry()
     await writer.begin(one)
@@ -74,7 +74,7 @@ async def test_written_is_a_promise(gate: Gate) -> None:
     await writer.close()
 
 
-async def test_it_fails_until_a_transaction_succeeds(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_writer_is_failing_until_a_transaction_succeeds(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = over(gate)
     await writer.begin(entry())
     assert not writer.is_failing
@@ -93,8 +93,8 @@ async def test_it_fails_until_a_transaction_succeeds(gate: Gate, monkeypatch: py
     await writer.close()
 
 
-async def test_what_cannot_be_written_is_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the thread would take a whole core for as long as the database is away."""
+async def test_a_failed_transaction_is_repeated_only_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the thread would use a whole core while the database is unavailable."""
     tries: list[str] = []
 
     class Counted(Gate):
@@ -114,7 +114,7 @@ async def test_what_cannot_be_written_is_not_tried_again_at_once(monkeypatch: py
     await writer.close()
 
 
-async def test_nothing_runs_that_cannot_be_reported(gate: Gate) -> None:
+async def test_a_request_without_a_row_is_refused(gate: Gate) -> None:
     writer = over(gate)
     running = entry()
     await writer.begin(running)
@@ -131,14 +131,14 @@ async def test_nothing_runs_that_cannot_be_reported(gate: Gate) -> None:
     await writer.begin(later)
     await writer.flush()
     ended = [uid for _, uids, _ in gate.seen for uid in uids]
-    assert ended == [running.uid], "its end was kept; the end of what never began is none"
+    assert ended == [running.uid], "the running request's end is kept, the refused one's dropped"
     assert any(again for _, uids, again in gate.seen if uids)
     assert refused.uid not in [uid for begun, _, _ in gate.seen for uid in begun]
     await writer.close()
 
 
-async def test_that_it_cannot_be_written_is_logged_once(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """Each request that was refused had its traceback in the log, which may lie on the same full disk."""
+async def test_a_failing_ledger_is_logged_once(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """Each refused request had a traceback in the log, which may be on the same full disk."""
     caplog.set_level("WARNING", "roundhouse.tenants")
     writer = over(gate)
     for expected in (1, 2):
@@ -163,7 +163,7 @@ async def test_the_log_says_that_requests_without_keys_are_not_counted(
     await writer.close()
 
 
-async def test_a_client_that_leaves_before_the_commit(gate: Gate) -> None:
+async def test_the_row_of_a_client_that_leaves_before_the_commit_is_written(gate: Gate) -> None:
     writer = over(gate)
     gate.go.clear()
     one = entry()
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_before_the_commit(gate: Gate) -> None:
     await writer.close()
 
 
-async def test_a_stop_writes_what_has_come(gate: Gate) -> None:
+async def test_a_stop_writes_all_rows(gate: Gate) -> None:
     writer = over(gate)
     entries = [entry() for _ in range(2500)]
     for one in entries:
@@ -188,7 +188,7 @@ async def test_a_stop_writes_what_has_come(gate: Gate) -> None:
     assert max(len(begun) + len(ended) for begun, ended, _ in gate.seen) <= writer_module.MAX_BATCH
 
 
-async def test_a_stop_does_not_wait_for_a_database_that_is_gone(gate: Gate) -> None:
+async def test_a_stop_does_not_wait_for_a_broken_database(gate: Gate) -> None:
     writer = over(gate)
     one = entry()
     await writer.begin(one)
@@ -198,7 +198,7 @@ async def test_a_stop_does_not_wait_for_a_database_that_is_gone(gate: Gate) -> N
     assert [uid for _, ended, _ in gate.seen for uid in ended] == []
 
 
-async def test_a_second_start_ends_what_the_first_left(tmp_path: Path) -> None:
+async def test_a_second_start_interrupts_open_rows_of_the_first(tmp_path: Path) -> None:
     database = open_tables(tmp_path)
     first = Ledger(tmp_path)
     assert not first.is_enabled
@@ -227,8 +227,8 @@ async def test_a_stop_writes_rows_without_waiters(tmp_path: Path) -> None:
     database.close()
 
 
-async def test_a_restored_server_ends_what_was_under_way_at_its_backup(tmp_path: Path) -> None:
-    """It has a name of its own, and nobody else ends those rows."""
+async def test_a_restored_server_interrupts_rows_open_at_its_backup(tmp_path: Path) -> None:
+    """It has a new server id, and no other server ends those rows."""
     database = open_tables(tmp_path)
     saved = Ledger(tmp_path)
     await saved.enable(database)
@@ -243,7 +243,7 @@ async def test_a_restored_server_ends_what_was_under_way_at_its_backup(tmp_path:
     database.close()
 
 
-async def test_a_start_leaves_other_servers_of_a_shared_file_alone(tmp_path: Path) -> None:
+async def test_a_start_does_not_interrupt_rows_of_other_servers(tmp_path: Path) -> None:
     for name in ("shared", "a", "b"):
         (tmp_path / name).mkdir()
     database = open_tables(tmp_path / "shared")
@@ -258,15 +258,15 @@ async def test_a_start_leaves_other_servers_of_a_shared_file_alone(tmp_path: Pat
     database.close()
 
 
-async def test_after_its_end_no_one_waits_for_it(gate: Gate) -> None:
-    """A look at the keys that comes while the server stops."""
+async def test_a_flush_after_the_end_returns(gate: Gate) -> None:
+    """The keys may be read while the server stops."""
     writer = over(gate)
     await writer.close()
     async with asyncio.timeout(PATIENCE):
         await writer.flush()
 
 
-async def test_rows_that_no_request_waits_for_are_gathered(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_without_a_waiting_request_are_gathered(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GATHER_SECONDS", PATIENCE)
     writer = over(gate)
     await writer.begin(entry())
@@ -281,7 +281,7 @@ async def test_rows_that_no_request_waits_for_are_gathered(gate: Gate, monkeypat
     await writer.close()
 
 
-async def test_rows_that_no_request_waits_for_are_written_soon_without_any_other(gate: Gate) -> None:
+async def test_rows_without_a_waiting_request_are_written_soon(gate: Gate) -> None:
     writer = over(gate)
     writer.note(entry())
     await asyncio.to_thread(eventually, lambda: len(gate.seen) == 1)
@@ -290,7 +290,7 @@ async def test_rows_that_no_request_waits_for_are_written_soon_without_any_other
     assert len(gate.seen) == 2
 
 
-async def test_a_row_that_no_request_waits_for_is_given_up_with_its_end(gate: Gate) -> None:
+async def test_a_row_without_a_waiting_request_is_dropped_if_it_cannot_be_written(gate: Gate) -> None:
     writer, one = over(gate), entry()
     gate.broken = True
     writer.note(one)

@@ -1,4 +1,4 @@
-"""Limits in the database, where meters begin after a kill, and what a limit would have done."""
+"""Limits in the database, the initial levels after a kill, and simulations of limits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ def done(begun: Entry, tokens: int, micro: int, ms: int = 1000) -> Settlement:
     return Settlement(begun, "done", 200, None, tokens, cost_micro=micro, total_ms=ms)
 
 
-def test_set_replaces_and_add_does_not(database: Database, table: KeyTable, clock: Clock) -> None:
+def test_set_replaces_a_limit_and_add_does_not(database: Database, table: KeyTable, clock: Clock) -> None:
     table.create_team("search")
     key, _ = table.create(KeyRequest("search"))
     limits, before = LimitTable(database, clock), table.revision()
@@ -69,8 +69,8 @@ def test_set_replaces_and_add_does_not(database: Database, table: KeyTable, cloc
         limits.remove("lim_0")
 
 
-def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database: Database) -> None:
-    """One ended half a minute ago, one is interrupted by the kill, one was of another team, one yesterday."""
+def test_levels_after_a_kill_include_used_and_possibly_used_amounts(database: Database) -> None:
+    """One request ended half a minute ago, one was interrupted, one was another team's, and one was yesterday."""
     ledger = LedgerTable(database, "s")
     ended, lost, other = entry("a", NOW - 30), entry("b", NOW - 10, tokens=300, micro=70), entry("c", NOW, "speech")
     early, yesterday = entry("d", NOW - 39 * 60), entry("e", NOW - 41 * 60)  # 18:31 and 18:29 UTC
@@ -88,7 +88,7 @@ def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database:
     limiter = Limiter(clock=lambda: 10**12, wall=lambda: NOW)
     limiter.replace(limits, {"search": KOLKATA}, reported.recent, reported.spent)
     levels = limiter.levels(Caller("search", "key00001"), "m")
-    assert levels[Kind.TOKENS].remaining == 800, "400 and, 20 s later, 300 more; 500 drained since"
+    assert levels[Kind.TOKENS].remaining == 800, "400 and, 20 s later, 300 more, of which 500 have drained"
     assert levels[Kind.REQUESTS].remaining == 1
     assert levels[Kind.DAY].remaining == 1000 - 86
     with pytest.raises(LimitExceeded):
@@ -96,7 +96,7 @@ def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database:
     assert ledger.differences() == []
 
 
-def test_a_restarted_server_counts_prompts_answers_and_recordings(database: Database) -> None:
+def test_a_restarted_server_counts_prompts_completions_and_recordings(database: Database) -> None:
     begun = entry("a", NOW - 1)
     ended = Settlement(begun, "done", 200, None, prompt_tokens=400, completion_tokens=70, audio_ms=9000)
     LedgerTable(database, "s").write([begun], [ended])
@@ -104,8 +104,8 @@ def test_a_restarted_server_counts_prompts_answers_and_recordings(database: Data
     assert (past.used, past.age) == (Amounts(470, 9000, 0), 1)
 
 
-def test_one_server_spent_at_most_what_its_rows_tell(database: Database, table: KeyTable, clock: Clock) -> None:
-    """Open and interrupted requests count with the most that they could cost."""
+def test_a_servers_spending_is_read_from_its_rows(database: Database, table: KeyTable, clock: Clock) -> None:
+    """Open and interrupted requests count with their maximum cost."""
     table.create_team("search")
     limit = LimitTable(database, clock).set(Limit("", "team", "search", Kind.DAY, 1000))
     own, other = LedgerTable(database, "s"), LedgerTable(database, "t")
@@ -118,21 +118,21 @@ def test_one_server_spent_at_most_what_its_rows_tell(database: Database, table: 
     spent = history.spending_of(database, "s")
     assert spent(limit.id, int(NOW)) == 5 + 70 + 600
     assert spent(limit.id, int(NOW) - 10 * 60) == 5 + 70 + 600 + 5000
-    assert spent(limit.id, int(NOW) + 30) == 5 + 70 + 600, "a row may be a little early"
+    assert spent(limit.id, int(NOW) + 30) == 5 + 70 + 600, "a row may be slightly early"
     assert spent("gone", int(NOW)) is None
     list(prune(database, NOW + 2 * 3600))
     assert spent(limit.id, int(NOW)) is None, "its rows were deleted"
 
 
-def test_what_a_clock_that_was_set_back_has_yet_to_come_to_is_not_of_the_last_minute(database: Database) -> None:
-    """Hours of it would keep a team out for hours."""
+def test_rows_in_the_future_of_a_clock_set_back_do_not_count_as_recent(database: Database) -> None:
+    """Otherwise they could block a team for hours."""
     later = [entry(f"l{number}", NOW + 600 * number, tokens=300) for number in range(1, 20)]
     LedgerTable(database, "s").write(later, [done(one, 300, 1) for one in later])
     limit = Limit("t", "team", "search", Kind.TOKENS, 1000)
     assert history_of(database, [limit], {}, NOW).recent == []
 
 
-async def test_the_ledger_is_queried_of_new_limits_only(
+async def test_the_ledger_is_queried_only_for_new_limits(
     database: Database, table: KeyTable, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requested: list[list[str]] = []
@@ -144,26 +144,26 @@ async def test_the_ledger_is_queried_of_new_limits_only(
     monkeypatch.setattr(history, "history_of", reported)
     table.create_team("search")
     limits, limiter = LimitTable(database, clock), Limiter()
-    kept = LimitLoader(limiter, Ledger(tmp_path))
+    loader = LimitLoader(limiter, Ledger(tmp_path))
     day = limits.set(Limit("", "team", "search", Kind.DAY, 100))
-    await kept.read(database)
+    await loader.read(database)
     admission = limiter.admit(Caller("search"), "m", Amounts(money=30))
     rate = limits.set(Limit("", "team", "search", Kind.TOKENS, 100))
-    await kept.read(database)
+    await loader.read(database)
     limits.set(Limit("", "team", "search", Kind.DAY, 50))
     table.create(KeyRequest("search"))
-    await kept.read(database)
+    await loader.read(database)
     assert limiter.levels(Caller("search"), "m")[Kind.DAY].remaining == 50 - 30
     limits.remove(rate.id)
-    await kept.read(database)
+    await loader.read(database)
     assert set(limiter.levels(Caller("search"), "m")) == {Kind.DAY}
     table.edit_team("search", timezone="Asia/Kolkata")
-    await kept.read(database)
-    assert requested == [[day.id], [rate.id], [day.id]], "its days are others now"
+    await loader.read(database)
+    assert requested == [[day.id], [rate.id], [day.id]], "its days have changed"
     limiter.settle(admission, Amounts())
 
 
-async def test_what_batches_hold_has_a_limiter_of_its_own(database: Database, table: KeyTable, tmp_path: Path) -> None:
+async def test_tokens_in_batches_have_their_own_limiter(database: Database, table: KeyTable, tmp_path: Path) -> None:
     table.create_team("search")
     LimitTable(database).set(Limit("", "team", "search", Kind.BATCH_TOKENS, 100))
     limiter, queue = Limiter(), QueueLimiter()
@@ -175,7 +175,7 @@ async def test_what_batches_hold_has_a_limiter_of_its_own(database: Database, ta
 async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(
     database: Database, table: KeyTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That may take hours, and requests that are refused meanwhile end too."""
+    """That may take hours, during which requests that are refused end, too."""
 
     def broken(*_: object) -> history.SpendingHistory:
         raise Unavailable("no")
@@ -190,7 +190,7 @@ async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(
     assert limiter._ended is None
 
 
-def test_what_a_limit_would_have_done(database: Database) -> None:
+def test_a_simulated_limit_counts_refused_requests(database: Database) -> None:
     ledger = LedgerTable(database, "s")
     entries = [entry(f"{number:02}", NOW + number) for number in range(20)]
     ledger.write(entries, [])
@@ -210,7 +210,7 @@ def test_what_a_limit_would_have_done(database: Database) -> None:
     assert simulate(database, Limit("", "team", "else", Kind.DAY, 1), utc, 0, NOW * 2).requests == 0
 
 
-def test_a_replay_tells_when_the_first_and_the_last_request_would_have_been_refused(database: Database) -> None:
+def test_a_simulation_has_the_times_of_the_first_and_last_refusal(database: Database) -> None:
     entries = [entry(f"{number}", NOW + number) for number in range(5)]
     LedgerTable(database, "s").write(entries, [done(one, 1, 10) for one in entries])
     limit = Limit("", "team", "search", Kind.DAY, 20)
@@ -226,7 +226,7 @@ def test_replayed_batch_lines_count_for_budgets_only(database: Database) -> None
 
 
 def test_a_replayed_recording_reserves_the_longest_one_until_it_ends(database: Database) -> None:
-    """Three of 10 s, each of which might have had 30 s; only the first ends before the next begins."""
+    """Each of three recordings of 10 s reserves 30 s, and only the first ends before the next begins."""
     entries = [replace(entry(f"{number}", NOW + number), reserved_audio_ms=30_000) for number in range(3)]
     ended = [
         Settlement(one, "done", 200, None, audio_ms=10_000, total_ms=ms)
@@ -240,7 +240,7 @@ def test_a_replayed_recording_reserves_the_longest_one_until_it_ends(database: D
 
 @pytest.mark.parametrize("minutes", [40, 10, -50, 40 - 23 * 60 - 30])
 def test_a_budget_counts_a_request_at_the_start_of_an_hour_once(database: Database, minutes: int) -> None:
-    """The team's day begins at 18:30 UTC; its whole hours are summed, and its halves row by row."""
+    """The team's day begins at 18:30 UTC. Whole hours are read from sums, half hours from rows."""
     at = NOW - minutes * 60
     LedgerTable(database, "s").write([begun := entry("a", at)], [done(begun, 1, 7)])
     limit = Limit("l", "team", "search", Kind.DAY, 100)
@@ -254,7 +254,7 @@ def test_a_budget_counts_requests_whose_rows_were_deleted(database: Database) ->
     assert history_of(database, [Limit("l", "team", "search", Kind.MONTH, 100)], {}, NOW).spent == {"l": 14}
 
 
-def test_what_former_versions_of_a_model_used_counts_for_it(database: Database) -> None:
+def test_usage_of_a_models_former_versions_counts_for_it(database: Database) -> None:
     ledger = LedgerTable(database, "s")
     entries = [replace(entry(model, NOW), model=model) for model in ("m", "m@1", "m@20", "m-2", "m2@1", "M@1")]
     ledger.write(entries, [done(one, 100, 7) for one in entries])
@@ -266,13 +266,13 @@ def test_what_former_versions_of_a_model_used_counts_for_it(database: Database) 
 
 
 def test_a_keys_successors_share_its_limits(database: Database, table: KeyTable, clock: Clock) -> None:
-    """Whichever of them a limit was set for, also before the rotation; what one has used the others have not."""
+    """This holds for limits on any of the keys, also from before the rotation."""
     utc, ledger, limits = ZoneInfo("UTC"), LedgerTable(database, "s"), LimitTable(database, clock)
     key, _ = table.create(KeyRequest("default"))
     spend = limits.set(Limit("", "key", key.id, Kind.MONTH, 1000))
     new, _ = table.rotate(key.id, 60.0)
     newest, _ = table.rotate(new.id, 60.0)
-    with database.write() as connection:  # as a version that knew no lines kept it
+    with database.write() as connection:  # as an earlier version stored it, without the first key
         values = {"id": "old", "owner": "key", "subject": new.id, "kind": "requests_per_minute", "model": "",
                   "amount": 5, "mode": "enforce", "emails": [], "created": 1.0}  # fmt: skip
         connection.execute(sa.insert(LIMITS).values(values))
@@ -293,11 +293,11 @@ def test_a_keys_successors_share_its_limits(database: Database, table: KeyTable,
     found = simulate(database, Limit("", "key", newest.id, Kind.MONTH, 100), utc, NOW - 60, NOW)
     assert (found.requests, found.refused) == (2, 1)
     again = limits.set(Limit("", "key", newest.id, Kind.REQUESTS, 7))
-    assert (again.id, again.subject) == ("old", key.id), "it takes the place of the one that was there"
+    assert (again.id, again.subject) == ("old", key.id), "it replaces the existing limit"
     assert len(limits.all()) == 2
 
 
-def test_a_request_with_many_attempts_is_replayed_as_one(database: Database) -> None:
+def test_a_request_with_many_attempts_is_simulated_as_one(database: Database) -> None:
     entries = [entry(f"{number}", NOW + number, request="r", attempt=number) for number in (1, 2, 3, 4)]
     LedgerTable(database, "s").write(entries, [done(one, 1, 1) for one in entries])
     limit = Limit("", "team", "search", Kind.REQUESTS, 1)
@@ -305,8 +305,10 @@ def test_a_request_with_many_attempts_is_replayed_as_one(database: Database) -> 
 
 
 @pytest.mark.parametrize(("begin", "refused"), [(NOW - 50 * 60, 6), (NOW - 20 * 60, 5), (NOW, 5), (NOW + 5.5, 4)])
-def test_a_budget_begins_with_what_its_period_had_spent_before(database: Database, begin: float, refused: int) -> None:
-    """From 18:20, 18:50 and 19:10 UTC, and from among the ten. 500 were spent before the day begins at 18:30."""
+def test_a_simulated_budget_begins_with_its_periods_earlier_spending(
+    database: Database, begin: float, refused: int
+) -> None:
+    """The simulations begin at 18:20, 18:50 and 19:10 UTC, and within the ten. 500 were spent before 18:30."""
     ledger = LedgerTable(database, "s")
     yesterday, early, later = entry("a", NOW - 41 * 60), entry("b", NOW - 39 * 60), entry("c", NOW - 15 * 60)
     entries = [entry(f"{number}", NOW + number) for number in range(10)]
@@ -317,8 +319,8 @@ def test_a_budget_begins_with_what_its_period_had_spent_before(database: Databas
     assert found.refused == refused
 
 
-def test_attempts_at_one_request_are_one(database: Database) -> None:
-    """Each second a request whose second attempt begins as the first one fails, and beside which nothing else runs."""
+def test_successive_attempts_at_a_request_count_as_one(database: Database) -> None:
+    """Each second there is one request, whose second attempt begins after the first one failed."""
     ledger = LedgerTable(database, "s")
     firsts = [entry(f"{number}-1", NOW + number, request=f"r{number}") for number in range(10)]
     seconds = [entry(f"{number}-2", NOW + number + 0.5, request=f"r{number}", attempt=2) for number in range(10)]

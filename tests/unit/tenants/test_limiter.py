@@ -1,4 +1,4 @@
-"""Limits without a database and a clock: never more than a limit, never a refusal while there is room."""
+"""Limits without a database or a real clock are never exceeded, and never refuse while there is room."""
 
 import random
 from fractions import Fraction
@@ -48,7 +48,7 @@ def refused(of: Limiter, most: Amounts = NOTHING, model: str = "m") -> LimitExce
         (Kind.TOKENS, Amounts(tokens=100_000), Amounts(tokens=10_000)),
     ],
 )
-def test_a_request_of_unknown_length_reserves_the_whole_limit_at_most(kind: Kind, most: Amounts, used: Amounts) -> None:
+def test_a_request_of_unknown_length_reserves_at_most_the_whole_limit(kind: Kind, most: Amounts, used: Amounts) -> None:
     one = limiter(LimiterClock(), limit(kind, 60_000))
     admission = one.admit(CALLER, "m", most)
     assert one.levels(CALLER, "m")[kind].remaining == 0
@@ -81,7 +81,7 @@ def test_the_wait_for_a_place_is_about_as_long_as_requests_take() -> None:
     assert refused(one).retry_after == pytest.approx(5, abs=0.1)
 
 
-def test_a_refusal_tells_large_amounts_whole() -> None:
+def test_a_refusal_has_large_amounts_in_full() -> None:
     tokens = refused(
         limiter(LimiterClock(), limit(Kind.TOKENS, 1_234_567)), Amounts(tokens=2_345_678, explicit_tokens=2_345_678)
     )
@@ -93,8 +93,8 @@ def test_a_refusal_tells_large_amounts_whole() -> None:
 
 
 @given(st.integers(1, 500), st.integers(0, 2**32))
-def test_a_rate_lets_in_what_a_bucket_holds_and_no_more(amount: int, seed: int) -> None:
-    """10,000 requests of random sizes at random times, against exact fractions."""
+def test_a_rate_admits_exactly_what_its_bucket_holds(amount: int, seed: int) -> None:
+    """Requests of random sizes at random times, compared with exact fractions."""
     chance, clock = random.Random(seed), LimiterClock()
     meter = Rate(amount, clock())
     level, at = Fraction(0), clock()
@@ -110,14 +110,13 @@ def test_a_rate_lets_in_what_a_bucket_holds_and_no_more(amount: int, seed: int) 
         else:
             assert wait is not None
             assert wait <= 60.0
-            if chance.random() < 0.2:  # a client that waits for it gets in
+            if chance.random() < 0.2:  # a client that waits is admitted
                 clock.pass_(wait + 1e-9)
                 assert meter.wait(size, clock()) == 0.0
 
 
 def test_ten_thousand_requests_against_random_limits() -> None:
-    """With requests that end late, and use less than they reserved: in any time never more than was there, and none is
-    refused that fits."""
+    """Requests end late and use less than they reserved. No limit is exceeded, and no request that fits is refused."""
     chance = random.Random(22)
     for _ in range(10):
         clock = LimiterClock()
@@ -125,7 +124,7 @@ def test_ten_thousand_requests_against_random_limits() -> None:
         of = limiter(clock, limit(Kind.TOKENS, amount), limit(Kind.AT_ONCE, most, owner="key"))
         line = Line(amount, clock.ns)
         running: list[tuple[float, Admission, int, int]] = []
-        let_in: list[tuple[int, int]] = []
+        admitted: list[tuple[int, int]] = []
         for number in range(1, 1001):
             clock.pass_(chance.expovariate(4.0))
             line.pass_to(clock.ns)
@@ -144,30 +143,30 @@ def test_ten_thousand_requests_against_random_limits() -> None:
             used = chance.randint(0, expected_)
             running.append((clock.wall_now + chance.expovariate(0.5), admission, used, number))
             line.take(number, expected_)
-            let_in.append((clock.ns, used))
+            admitted.append((clock.ns, used))
             assert len(running) <= most
-        for first in range(0, len(let_in), 7):
+        for first in range(0, len(admitted), 7):
             total = 0
-            for at, used in let_in[first:]:
+            for at, used in admitted[first:]:
                 total += used
-                assert total * 60 * SECOND <= amount * (60 * SECOND + at - let_in[first][0])
+                assert total * 60 * SECOND <= amount * (60 * SECOND + at - admitted[first][0])
 
 
-def test_a_hundred_at_once_on_one_cap() -> None:
+def test_a_hundred_requests_at_once_do_not_exceed_a_budget() -> None:
     clock = LimiterClock()
     of = limiter(clock, limit(Kind.DAY, 45 * MICRO // 100))
     most = Amounts(money=15 * MICRO // 100)
-    let_in = 0
+    admitted = 0
     for _ in range(100):
         try:
             of.admit(CALLER, "m", most)
-            let_in += 1
+            admitted += 1
         except LimitExceeded:
             pass
-    assert let_in == 3
+    assert admitted == 3
 
 
-def test_every_limit_that_binds_is_named_and_nothing_is_reserved() -> None:
+def test_a_refusal_names_every_exceeded_limit_and_reserves_nothing() -> None:
     clock = LimiterClock()
     of = limiter(clock, limit(Kind.REQUESTS, 2), limit(Kind.TOKENS, 100, owner="key"), limit(Kind.AT_ONCE, 1))
     first = of.admit(CALLER, "m", Amounts(tokens=90, explicit_tokens=10))
@@ -184,19 +183,19 @@ def test_every_limit_that_binds_is_named_and_nothing_is_reserved() -> None:
     assert refused(of).type == "requests"
 
 
-def test_what_can_never_fit_is_not_to_be_tried_again() -> None:
+def test_a_request_that_can_never_fit_must_not_be_retried() -> None:
     of = limiter(LimiterClock(), limit(Kind.TOKENS, 100))
     error = refused(of, Amounts(tokens=150, explicit_tokens=120))
     assert (error.should_retry, error.retry_after) == (False, None)
     assert "max_tokens" in error.message
     of.admit(
         CALLER, "m", Amounts(tokens=5000, explicit_tokens=10)
-    )  # what it may come to is no wish: it has all there is
+    )  # its maximum is not explicit, so it reserves all that is left
     assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 0
 
 
-def test_what_drained_while_it_was_held_is_not_given_back() -> None:
-    """A holds 90 of 100 and uses none; B came when they had drained. A's end does not make room for a third."""
+def test_reserved_tokens_that_have_drained_are_not_returned() -> None:
+    """A reserves 100 and uses none. B is admitted after they have drained, so A's end makes no room for a third."""
     clock = LimiterClock()
     of = limiter(clock, limit(Kind.TOKENS, 100))
     a = of.admit(CALLER, "m", Amounts(tokens=100, explicit_tokens=1))
@@ -206,7 +205,7 @@ def test_what_drained_while_it_was_held_is_not_given_back() -> None:
     assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 0
 
 
-def test_shadow_is_counted_and_warned_is_reported() -> None:
+def test_shadow_limits_are_counted_and_warn_limits_reported() -> None:
     reported: list[tuple[str, str]] = []
     shadow, warn = limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN)
     of = limiter(LimiterClock(), shadow, warn, reported=reported)
@@ -217,7 +216,7 @@ def test_shadow_is_counted_and_warned_is_reported() -> None:
     assert Kind.REQUESTS not in of.levels(CALLER, "m")
 
 
-def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
+def test_further_attempts_at_a_request_report_no_limit_again() -> None:
     reported: list[tuple[str, str]] = []
     of = limiter(
         LimiterClock(), limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN), reported=reported
@@ -230,7 +229,7 @@ def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
     assert last.warnings == ["spend per month of team 'search': over 0.000005"]
 
 
-def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exceeded_rate_is_logged_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
     clock = LimiterClock()
     caplog.set_level("WARNING", "roundhouse.tenants")
     of = limiter(clock, limit(Kind.REQUESTS, 1, Mode.WARN))
@@ -241,22 +240,22 @@ def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) ->
     assert caplog.messages == ["over a limit"] * 2
 
 
-def test_a_budget_ends_at_midnight_where_the_team_is() -> None:
+def test_a_budgets_day_ends_at_midnight_in_the_teams_time_zone() -> None:
     clock = LimiterClock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
     of = limiter(clock, limit(Kind.DAY, 100))
     held = of.admit(CALLER, "m", Amounts(money=80))
     error = refused(of, Amounts(money=30))
     assert (error.type, error.code) == ("insufficient_quota", "project_spend_limit_exceeded")
     assert (error.should_retry, error.retry_after) == (False, 2 * 3600 + 50 * 60)
-    of.admit(CALLER, "m", Amounts())  # what costs nothing needs no money
+    of.admit(CALLER, "m", Amounts())  # a free request needs no budget
     clock.pass_(2 * 3600 + 50 * 60)
     of.admit(CALLER, "m", Amounts(money=100))
     of.settle(held, Amounts(money=10))
     refused(of, Amounts(money=1))
 
 
-def test_what_costs_more_than_the_whole_budget_never_fits() -> None:
-    """Also beside one that has room again tomorrow."""
+def test_a_request_that_costs_more_than_the_whole_budget_never_fits() -> None:
+    """Even if another budget has room again the next day."""
     of = limiter(LimiterClock(), limit(Kind.DAY, 3 * MICRO), limit(Kind.MONTH, 50 * MICRO))
     error = refused(of, Amounts(money=4 * MICRO))
     assert (error.code, error.should_retry, error.retry_after) == ("project_spend_limit_exceeded", False, None)
@@ -273,11 +272,11 @@ def test_what_costs_more_than_the_whole_budget_never_fits() -> None:
         (Amounts(money=4 * MICRO, audio_ms=100), "send the recording in parts, or as WAV"),
     ],
 )
-def test_what_can_never_fit_is_given_advice_what_to_do(most: Amounts, advice: str) -> None:
+def test_the_refusal_of_a_request_that_can_never_fit_has_advice(most: Amounts, advice: str) -> None:
     assert refused(limiter(LimiterClock(), limit(Kind.DAY, 3 * MICRO)), most).message.endswith(f"may cost 4: {advice}.")
 
 
-def test_a_team_that_moves_has_its_new_midnight_at_once() -> None:
+def test_a_changed_time_zone_applies_at_once() -> None:
     clock = LimiterClock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
     cap = limit(Kind.DAY, 100)
     of = limiter(clock, cap)
@@ -292,13 +291,13 @@ def test_a_team_that_moves_has_its_new_midnight_at_once() -> None:
     ("kind", "at", "hours"),
     [(Kind.DAY, 1_792_900_000, 25), (Kind.DAY, 1_790_000_000, 24), (Kind.MONTH, 1_792_900_000, 31 * 24 + 1)],
 )
-def test_days_are_as_long_as_the_zone_makes_them(kind: Kind, at: int, hours: int) -> None:
+def test_the_length_of_periods_includes_clock_changes(kind: Kind, at: int, hours: int) -> None:
     begin, end = period_of(kind, BERLIN, at)
     assert begin <= at < end
     assert (end - begin) / 3600 == hours
 
 
-def test_limits_that_change_and_come_while_requests_run() -> None:
+def test_limits_can_be_changed_and_added_while_requests_run() -> None:
     clock = LimiterClock()
     of = limiter(clock, limit(Kind.REQUESTS, 2))
     running = of.admit(CALLER, "m", Amounts(money=5, tokens=50))
@@ -314,7 +313,7 @@ def test_limits_that_change_and_come_while_requests_run() -> None:
     levels = of.levels(CALLER, "m")
     assert levels[Kind.REQUESTS].remaining == 1
     assert levels[Kind.DAY].remaining == 20 - 2 - 3 - 5
-    assert levels[Kind.TOKENS].remaining == 120 - 50, "40 half a minute ago have drained by now"
+    assert levels[Kind.TOKENS].remaining == 120 - 50, "the 40 of half a minute ago have drained"
     of.settle(running, Amounts(money=1, tokens=10))
     levels = of.levels(CALLER, "m")
     assert levels[Kind.DAY].remaining == 20 - 2 - 3 - 1
@@ -331,7 +330,7 @@ def test_new_limits_start_from_the_last_minute_of_the_ledger() -> None:
         assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == left
 
 
-def test_a_new_limit_counts_what_its_own_team_runs() -> None:
+def test_a_new_limit_counts_its_teams_running_requests() -> None:
     of = limiter(LimiterClock(), limit(Kind.REQUESTS, 9), Limit("other", "team", "other", Kind.REQUESTS, 9))
     of.admit(CALLER, "m", NOTHING)
     of.admit(Caller("other", "key00002"), "m", NOTHING)
@@ -339,7 +338,7 @@ def test_a_new_limit_counts_what_its_own_team_runs() -> None:
     assert of.levels(CALLER, "m")[Kind.AT_ONCE].remaining == 1
 
 
-def test_fewer_or_more_requests_at_once_hold_from_the_change_on() -> None:
+def test_a_changed_number_of_concurrent_requests_applies_at_once() -> None:
     of = limiter(LimiterClock(), limit(Kind.AT_ONCE, 1))
     of.admit(CALLER, "m", NOTHING)
     refused(of)
@@ -350,14 +349,14 @@ def test_fewer_or_more_requests_at_once_hold_from_the_change_on() -> None:
     refused(of)
 
 
-def test_levels_tell_when_the_whole_limit_is_there_again() -> None:
+def test_levels_have_the_seconds_until_the_whole_limit_is_free() -> None:
     of = limiter(LimiterClock(), limit(Kind.TOKENS, 60), limit(Kind.AT_ONCE, 2))
     assert [level.seconds for level in of.levels(CALLER, "m").values()] == [0.0, 0.0]
     of.admit(CALLER, "m", Amounts(tokens=30))
     assert [level.seconds for level in of.levels(CALLER, "m").values()] == [30.0, 1.0]
 
 
-def test_there_is_room_where_a_request_would_be_admitted() -> None:
+def test_there_is_room_if_a_request_would_be_admitted() -> None:
     most = Amounts(tokens=40)
     of = limiter(LimiterClock(), limit(Kind.TOKENS, 60), limit(Kind.REQUESTS, 1, Mode.WARN))
     assert of.has_room(CALLER, "m", most)
@@ -376,20 +375,20 @@ def test_a_request_that_costs_the_whole_budget_waits_for_the_next_day() -> None:
     assert refused(of, Amounts(money=10 * MICRO + 1)).retry_after is None
 
 
-def test_a_limit_of_one_server_is_reported_without_a_part_of_it() -> None:
+def test_a_refusal_on_a_single_server_names_no_servers_share() -> None:
     of = limiter(LimiterClock(), limit(Kind.REQUESTS, 1))
     of.admit(CALLER, "m", NOTHING)
     assert str(refused(of)) == "requests per minute of team 'search' is 1."
 
 
 @pytest.mark.parametrize(("kind", "least"), [(Kind.DAY, 0), (Kind.ADAPTERS, 0), (Kind.REQUESTS, 1), (Kind.AUDIO, 1)])
-def test_budgets_and_stores_may_be_closed_by_a_limit_of_zero(kind: Kind, least: int) -> None:
+def test_budgets_and_stored_amounts_may_be_limited_to_zero(kind: Kind, least: int) -> None:
     assert limit(kind, least).amount == least
     with pytest.raises(BadRequest, match=f"must be {least} or more"):
         limit(kind, least - 1)
 
 
-def test_of_one_model_only() -> None:
+def test_a_limit_may_be_for_one_model() -> None:
     of = limiter(LimiterClock(), limit(Kind.REQUESTS, 1, model="m"))
     of.admit(CALLER, "m", Amounts())
     refused(of)
@@ -398,7 +397,7 @@ def test_of_one_model_only() -> None:
     of.admit(Caller("else"), "m", Amounts())
 
 
-def test_a_former_version_of_a_model_is_no_way_around_its_limit() -> None:
+def test_a_models_limit_applies_to_its_former_versions() -> None:
     of = limiter(LimiterClock(), limit(Kind.REQUESTS, 2, model="m"), limit(Kind.REQUESTS, 1, model="m@1"))
     of.admit(CALLER, "m@1", Amounts())
     assert [one.limit for one in refused(of, model="m@1").binding] == [1]
@@ -406,7 +405,7 @@ def test_a_former_version_of_a_model_is_no_way_around_its_limit() -> None:
     refused(of)
 
 
-def test_amounts_as_users_write_them() -> None:
+def test_amounts_are_read_in_users_units() -> None:
     assert amount_of(Kind.DAY, "12.50") == 12_500_000
     assert amount_of(Kind.AUDIO, "0.5") == 500
     for wrong in ("x", "1.5", "nan", "1e999"):

@@ -1,4 +1,4 @@
-"""A rate gives back what a request did not use, exactly as far as it has not drained."""
+"""A rate returns what a request did not use, except for what has drained."""
 
 import random
 
@@ -10,8 +10,8 @@ from tenants.limits.meters import SECOND, Budget, Hold, Rate
 from tests.unit.tenants.line import MINUTE, Line
 
 
-def test_overlapping_requests_are_each_given_back_their_own() -> None:
-    """15 hold all of a minute's 60,000 and have used 100 each, 10 s later: the first three have drained by then."""
+def test_each_of_overlapping_requests_gets_its_own_unused_amount_back() -> None:
+    """15 requests reserve a minute's 60,000 and use 100 each. After 10 s the first three have drained."""
     meter = Rate(60_000, 0)
     holds = [meter.take(4000, 0) for _ in range(15)]
     for hold in holds:
@@ -19,8 +19,8 @@ def test_overlapping_requests_are_each_given_back_their_own() -> None:
     assert meter.level(10 * SECOND).remaining == 60_000 - 12 * 100
 
 
-def test_what_a_hold_has_drained_is_given_to_the_next_and_not_back() -> None:
-    """60 a minute. The first's 60 have drained by half, and others took that half: its end gives back 30, not 59."""
+def test_a_drained_amount_is_not_returned() -> None:
+    """At 60 per minute, half of the first's 60 has drained and been reserved by another, so it returns 30, not 59."""
     meter = Rate(60, 0)
     first = meter.take(60, 0)
     meter.take(30, 30 * SECOND)
@@ -30,8 +30,8 @@ def test_what_a_hold_has_drained_is_given_to_the_next_and_not_back() -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 60, 60_000])
 @given(seed=st.integers(0, 2**32))
-def test_it_is_the_line_reported_step_by_step(limit: int, seed: int) -> None:
-    """Whatever comes and ends when, also over what was reserved, over the limit, and while the limit changes."""
+def test_a_rate_equals_the_simple_model(limit: int, seed: int) -> None:
+    """For any order, also with usage over the reservation or the limit, and with changes of the limit."""
     chance, now = random.Random(seed), 10**12
     meter, line = Rate(limit, now), Line(limit, now)
     running: list[tuple[int, Hold]] = []
@@ -59,12 +59,12 @@ def test_it_is_the_line_reported_step_by_step(limit: int, seed: int) -> None:
 
 
 @given(st.integers(1, 2000), st.integers(0, 2**32))
-def test_never_more_is_used_than_the_limit_in_any_time(limit: int, seed: int) -> None:
-    """Counted where they were let in: of any span no more is used than the limit, and what drained in that span."""
+def test_usage_in_any_span_is_at_most_the_limit(limit: int, seed: int) -> None:
+    """By times of admission, the usage of a span is at most the limit and what drains in the span."""
     chance, now = random.Random(seed), 0
     meter = Rate(limit, now)
     running: list[tuple[int, Hold, int]] = []
-    let_in: list[tuple[int, int]] = []
+    admitted: list[tuple[int, int]] = []
     for _ in range(60):
         now += chance.choice((0, chance.randint(0, MINUTE // limit), chance.randint(0, 5 * SECOND)))
         for one in [one for one in running if one[0] <= now]:
@@ -74,16 +74,16 @@ def test_never_more_is_used_than_the_limit_in_any_time(limit: int, seed: int) ->
         if meter.wait(amount, now) == 0.0:
             used = chance.choice((amount, chance.randint(0, amount)))
             running.append((now + chance.randint(0, 2 * MINUTE), meter.take(amount, now), used))
-            let_in.append((now, used))
-    for first, (begin, _) in enumerate(let_in):
+            admitted.append((now, used))
+    for first, (begin, _) in enumerate(admitted):
         total = 0
-        for end, used in let_in[first:]:
+        for end, used in admitted[first:]:
             total += used
             assert total * MINUTE <= limit * (MINUTE + end - begin)
 
 
-def test_the_line_is_no_longer_than_what_is_under_way() -> None:
-    """Thousands that end at once, between three that run on: their places stay, and are given back exactly."""
+def test_the_memory_of_a_rate_is_bounded_by_running_requests() -> None:
+    """Thousands of requests end at once between three running ones, whose reservations are returned exactly."""
     meter, line = Rate(200_000, 0), Line(200_000, 0)
     held: list[Hold] = []
     for number in range(6000):
@@ -93,7 +93,7 @@ def test_the_line_is_no_longer_than_what_is_under_way() -> None:
             held.append(meter.take(1000, 0))
             line.take(len(held), 1000)
     assert len(meter._line) < 100
-    now = MINUTE * 5502 // 200_000  # the first held has drained, and of the second a half
+    now = MINUTE * 5502 // 200_000  # the first reservation and half of the second have drained
     line.pass_to(now)
     for whose, hold in enumerate(held, 1):
         meter.settle(hold, 0, now)
@@ -101,8 +101,8 @@ def test_the_line_is_no_longer_than_what_is_under_way() -> None:
         assert meter.level(now).remaining == line.room() // MINUTE
 
 
-def test_a_budget_survives_a_clock_that_jumps_ahead_and_is_set_right() -> None:
-    """Days of 100 s. It would stay in the day to come, with all of the money, until that was over."""
+def test_a_budget_is_correct_after_a_clock_jumps_ahead_and_back() -> None:
+    """Days last 100 s. Otherwise the budget would stay in the later day, with all of its money, until that ended."""
     now = 150.0
     budget = Budget(10, lambda at: (int(at) // 100 * 100, int(at) // 100 * 100 + 100), 7, lambda: now)
     running = budget.take(2, 0)

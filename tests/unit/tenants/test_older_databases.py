@@ -1,6 +1,6 @@
-"""Databases as every version before left them, opened by this one: nothing is lost, and all of it still works.
+"""Databases of every earlier version are opened without losses, and work.
 
-What a version knew of a table's rows is written out below by its migration, so that an old step that is changed fails.
+The rows that a version wrote are listed below by its migration, so that a changed old migration fails.
 """
 
 from collections.abc import Iterator, Mapping
@@ -103,11 +103,11 @@ WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
     },
     "0013": {"response_items": [{"response": "resp_1", "position": 0, "id": "ab", "item": b"{}"}]},
 }  # fmt: skip
-"""By the migration with which a version could write it: new tables, and more of the rows that there were."""
+"""New tables, and new columns of earlier rows, by the migration that added them."""
 
 
 def rows(until: str) -> dict[str, list[Row]]:
-    """All that a version wrote."""
+    """Return all rows that a version wrote."""
     found: dict[str, list[Row]] = {}
     for snapshot, tables in WRITTEN.items():
         for table, more in tables.items() if snapshot <= until else ():
@@ -117,20 +117,20 @@ def rows(until: str) -> dict[str, list[Row]]:
     return found
 
 
-def lacking(connection: sa.Connection, expected_: dict[str, list[Row]]) -> list[tuple[str, Row]]:
-    """Rows that are not there, or say something else."""
+def missing(connection: sa.Connection, written: Mapping[str, list[Row]]) -> list[tuple[str, Row]]:
+    """Return the rows that are missing or different."""
     found = []
-    for name, expected in expected_.items():
-        there = [row._asdict() for row in connection.execute(sa.select(METADATA.tables[name]))]
+    for name, expected in written.items():
+        stored = [row._asdict() for row in connection.execute(sa.select(METADATA.tables[name]))]
         for row in expected:
-            if not any(all(one[column] == value for column, value in row.items()) for one in there):
+            if not any(all(other[column] == value for column, value in row.items()) for other in stored):
                 found.append((name, row))
     return found
 
 
 @pytest.fixture(params=WRITTEN)
 def left(request: pytest.FixtureRequest, url: str | None, tmp_path: Path) -> str:
-    """What a version left in the database; told is its last migration."""
+    """Create a version's database, and return its last migration."""
     version: str = request.param
     old = Database(url_of(url or f"sqlite:///{tmp_path / FILE}"))
     upgrade(old, MIGRATIONS, VERSION_TABLE, version)
@@ -153,18 +153,18 @@ def opened(left: str, url: str | None, tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-def test_every_migration_is_among_them() -> None:
-    there = sorted(file.name[:4] for file in (MIGRATIONS / "versions").glob("[0-9]*.py"))
-    assert list(WRITTEN) == there, "write down what a version with a new migration leaves in the tables"
+def test_every_migration_is_listed() -> None:
+    names = sorted(file.name[:4] for file in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+    assert list(WRITTEN) == names, "add the rows that a version with the new migration writes"
 
 
 def test_nothing_of_an_older_database_is_lost(left: str, opened: Database) -> None:
     assert revision(opened, VERSION_TABLE) == newest(MIGRATIONS)
     with opened.read() as connection:
-        assert lacking(connection, rows(left)) == []
+        assert missing(connection, rows(left)) == []
 
 
-def test_keys_of_an_older_database_are_who_they_were(left: str, opened: Database) -> None:
+def test_keys_of_an_older_database_work(left: str, opened: Database) -> None:
     table = KeyTable(opened, PEPPER)
     assert [(team.id, team.weight, team.timezone) for team in table.list_teams()] == [
         ("search", 1.0 if left < "0003" else 2.0, "UTC" if left < "0004" else "Europe/Berlin"),
@@ -188,14 +188,14 @@ def test_keys_of_an_older_database_are_who_they_were(left: str, opened: Database
         assert table.list_keys("search")[0].revoked is not None
 
 
-def test_limits_of_an_older_database_hold(left: str, opened: Database) -> None:
+def test_limits_of_an_older_database_apply(left: str, opened: Database) -> None:
     limits = [(one.subject, one.kind, one.amount, one.mode, one.model) for one in LimitTable(opened).all()]
     assert limits == ([] if left < "0004" else [
         ("search", Kind.MONTH, 250, Mode.WARN, ""), ("uPFNkAJG", Kind.TOKENS, 60, Mode.ENFORCE, "m"),
     ])  # fmt: skip
 
 
-def test_the_ledger_of_an_older_database_goes_on(left: str, opened: Database) -> None:
+def test_the_ledger_of_an_older_database_continues(left: str, opened: Database) -> None:
     ledger = LedgerTable(opened, "s")
     assert ledger.differences() == []
     (found,) = used(opened, UsageFilter(0, 86_400))

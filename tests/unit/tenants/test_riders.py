@@ -1,4 +1,4 @@
-"""What is written with the end of a ledger's row: in its transaction, and only if the row was open."""
+"""Riders are written in the transaction of a ledger row's end, and only if the row was open."""
 
 import asyncio
 from dataclasses import replace
@@ -26,7 +26,7 @@ NOTES = sa.Table("notes", sa.MetaData(), sa.Column("text", sa.String(64)))
 
 
 class NoteRider:
-    """Writes a note, as the result of a line is written."""
+    """Writes a note, as a batch writes the result of a line."""
 
     def __init__(self, text: str, *, fails: bool = False, is_late: bool = False) -> None:
         self.text, self.fails, self.is_late, self.ends = text, fails, is_late, 0
@@ -62,7 +62,7 @@ def test_a_rider_is_written_with_the_end_of_its_row(ledger: LedgerTable, databas
     ledger.write([], [done(one, 5), done(other, 7)], riders={one.uid: NoteRider("one")})
     assert notes(database) == ["one"]
     ledger.write([], [done(one, 5)], riders={one.uid: NoteRider("again")})
-    assert notes(database) == ["one"], "the row had ended"
+    assert notes(database) == ["one"], "the row had already ended"
     assert ledger.differences() == []
 
 
@@ -83,7 +83,7 @@ def test_a_rider_that_fails_leaves_the_row_open(ledger: LedgerTable, database: D
     assert (notes(database), ledger.open_rows()) == ([], 1)
 
 
-def test_an_answer_that_comes_too_late_costs_nothing(ledger: LedgerTable, database: Database) -> None:
+def test_an_answer_that_arrives_too_late_costs_nothing(ledger: LedgerTable, database: Database) -> None:
     late, other = replace(entry(), source=BATCH), entry()
     ledger.write([late, other], [])
     ledger.write([], [done(late, 5), done(other, 7)], riders={late.uid: NoteRider("late", is_late=True)})
@@ -92,7 +92,7 @@ def test_an_answer_that_comes_too_late_costs_nothing(ledger: LedgerTable, databa
     assert (ledger.open_rows(), ledger.differences()) == (0, [])
 
 
-def test_lines_of_another_server_are_interrupted_alone(ledger: LedgerTable, database: Database) -> None:
+def test_only_the_lines_of_another_server_are_interrupted(ledger: LedgerTable, database: Database) -> None:
     other = LedgerTable(database, "server-2")
     line, person = replace(entry(), source=BATCH, reserved_micro=5), entry()
     other.write([line, person], [])
@@ -113,7 +113,7 @@ def test_an_interrupted_attempt_at_a_line_counts_nothing(ledger: LedgerTable, da
     assert history_of(database, [limit], {}, 11.0).spent == {"l": 3}
 
 
-def test_rates_count_no_lines(ledger: LedgerTable, database: Database) -> None:
+def test_rates_do_not_count_lines(ledger: LedgerTable, database: Database) -> None:
     line, person = replace(entry(10.0), source=BATCH), entry(10.0)
     ledger.write([line, person], [done(line, 5), done(person, 7)])
     history = history_of(database, [], {}, 11.0)
@@ -132,13 +132,15 @@ def test_only_budgets_count_a_line() -> None:
         limiter.admit(caller, "m", Amounts(money=5), spends_only=True)
     for line in lines:
         limiter.settle(line, Amounts(money=1))
-    limiter.admit(caller, "m", Amounts(money=1))  # the minute's one request is still there
+    limiter.admit(caller, "m", Amounts(money=1))  # the minute's single request is still available
     with pytest.raises(Exception, match="requests per minute"):
         limiter.admit(caller, "m", Amounts(money=1))
     other = Limit("tokens", "team", "search", Kind.TOKENS, 10)
     limiter.admit(caller, "m", Amounts(tokens=50), spends_only=True)
     limiter.replace([budget, other], {})
-    assert limiter.levels(caller, "m")[Kind.TOKENS].remaining == 10, "a line under way counts in no new rate either"
+    assert limiter.levels(caller, "m")[Kind.TOKENS].remaining == 10, (
+        "a running line does not count in a new rate either"
+    )
 
 
 # --- the thread ------------------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ async def test_a_rider_of_a_row_that_never_began_ends_unwritten(ledger: SickTabl
     await writer.close()
 
 
-async def test_while_the_database_does_not_answer_a_rider_is_kept(ledger: SickTable, database: Database) -> None:
+async def test_a_rider_is_kept_while_the_database_does_not_answer(ledger: SickTable, database: Database) -> None:
     writer = LedgerWriter(ledger)
     one, rider = entry(), NoteRider("one")
     await writer.begin(one)
@@ -183,10 +185,10 @@ async def test_while_the_database_does_not_answer_a_rider_is_kept(ledger: SickTa
     assert (notes(database), rider.ends) == (["one"], 1)
 
 
-async def test_on_a_full_disk_others_go_on_and_a_rider_waits(
+async def test_on_a_full_disk_requests_continue_and_a_rider_waits(
     ledger: SickTable, database: Database, tmp_path: Path
 ) -> None:
-    """Its row stays open meanwhile: a kill now would run the line again, and pay for it once."""
+    """Its row stays open, so that after a kill the line would run again and be charged once."""
     journal = Journal(tmp_path / "ledger.journal", 1 << 16)
     writer = LedgerWriter(ledger, journal)
     line, rider = entry(), NoteRider("one")

@@ -1,4 +1,4 @@
-"""What a key looks like, and the pepper."""
+"""The format of keys, and the pepper."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ def test_a_key_has_its_id_and_256_bits() -> None:
 
 
 @given(st.integers(0, 60), st.integers(1, len(secret.ALPHABET) - 1))
-def test_a_typo_is_found_without_a_look_up(at: int, shift: int) -> None:
+def test_a_typo_is_found_without_a_lookup(at: int, shift: int) -> None:
     text = secret.make().text
     other = secret.ALPHABET[(secret.ALPHABET.find(text[at]) + shift) % len(secret.ALPHABET)]
     assert secret.id_of(text[:at] + other + text[at + 1 :]) is None
@@ -44,7 +44,7 @@ def test_a_digest_depends_on_key_and_pepper() -> None:
     assert {len(digest) for digest in digests} == {32}
 
 
-def test_the_pepper_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_the_pepper_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.append(secret.load_pepper(tmp_path / "data"))) for _ in range(8)]
     for thread in threads:
@@ -59,14 +59,14 @@ def test_the_pepper_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> 
     assert os.listdir(tmp_path / "data") == ["pepper"]
 
 
-def test_a_pepper_of_the_environment_needs_no_file(tmp_path: Path) -> None:
+def test_a_pepper_from_the_environment_needs_no_file(tmp_path: Path) -> None:
     assert secret.load_pepper(tmp_path, "x" * 32) == b"x" * 32
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(BadRequest, match="too short"):
         secret.load_pepper(tmp_path, "x" * 31)
 
 
-def test_a_pepper_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_pepper_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pepper").mkdir()
     with pytest.raises(Unavailable, match="cannot be read"):
         secret.load_pepper(tmp_path)

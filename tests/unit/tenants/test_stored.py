@@ -1,4 +1,4 @@
-"""Limits of what a team stores: what counts, what is refused, what a removal frees, and that races exceed nothing."""
+"""Limits of stored adapters: what counts, what is refused, what a removal frees, and concurrent registrations."""
 
 import asyncio
 import hashlib
@@ -29,7 +29,7 @@ def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE, model: str = "") -
 
 
 class Stock:
-    """Adapters in a state, registered only where the limits let them in."""
+    """Adapters in a state, registered if the limits admit them."""
 
     def __init__(self, state: State, *limits: Limit, merged: Mapping[str, int] | None = None) -> None:
         self.state, self.reported = state, list[tuple[str, str]]()
@@ -51,7 +51,7 @@ class Stock:
         self.state.adapters.delete(AdapterKey("small", name, TEAM))
 
 
-def test_a_team_without_a_limit_of_its_own_has_the_usual_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_without_its_own_limit_has_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "USUAL_ADAPTERS", 2)
     bytes_only, one_base = limit(Kind.ADAPTER_BYTES, 10**9), limit(Kind.ADAPTERS, 9, model="other")
     with State(tmp_path) as state:
@@ -65,7 +65,7 @@ def test_a_team_without_a_limit_of_its_own_has_the_usual_one(tmp_path: Path, mon
         stock.add("c", 9, 1)
 
 
-def test_names_count_and_versions_do_not(tmp_path: Path) -> None:
+def test_names_count_but_versions_do_not(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         stock = Stock(state, limit(Kind.ADAPTERS, 2))
         for number, name in enumerate(("a", "b", "a")):
@@ -94,13 +94,13 @@ def test_bytes_count_once_for_equal_content_and_are_freed(tmp_path: Path) -> Non
         with pytest.raises(StorageExceeded, match="of which 200 are used; this registration adds 51"):
             stock.add("c", 3, 51)
         stock.add("c", 3, 50)
-        stock.remove("a")  # its first version is b's too
+        stock.remove("a")  # its first version is also b's
         with pytest.raises(StorageExceeded, match="of which 150 are used"):
             stock.add("d", 4, 101)
         stock.add("d", 4, 100)
 
 
-def test_a_lowered_limit_refuses_only_what_adds(tmp_path: Path) -> None:
+def test_a_lowered_limit_refuses_only_additions(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         stock = Stock(state)
         stock.add("a", 1, 100)
@@ -111,7 +111,7 @@ def test_a_lowered_limit_refuses_only_what_adds(tmp_path: Path) -> None:
         assert {one.kind for one in refused.value.binding} == {"adapters_stored", "adapter_bytes_stored"}
 
 
-def test_modes_and_one_base(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_may_warn_count_or_be_for_one_base(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "roundhouse.tenants")
     with State(tmp_path) as state:
         stock = Stock(
@@ -122,7 +122,7 @@ def test_modes_and_one_base(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         )
         assert stock.add("a", 1, 100) == (f"adapters stored of team '{TEAM}': over 0",)
         assert stock.add("b", 2, 100)
-        assert len(caplog.records) == 1, "the log says so once a day"
+        assert len(caplog.records) == 1, "logged once a day"
         assert stock.reported == [("adapters_stored", "warned"), ("adapter_bytes_stored", "shadow")] * 2
         stock.add("a", 1, 100, base="large")
         with pytest.raises(StorageExceeded, match="on 'large'"):
@@ -135,7 +135,7 @@ def test_a_key_stores_nothing() -> None:
 
 
 class InstantChecker:
-    """Takes a folder's name for its content, and yields so that registrations interleave."""
+    """Uses a folder's name as its content, and yields so that registrations interleave."""
 
     async def check(self, source: Path, base: Base, *_: object, out: Path, **__: object) -> CheckedAdapter:
         await asyncio.sleep(0)
@@ -154,7 +154,7 @@ class InstantChecker:
     count=st.integers(0, 6),
     size=st.integers(0, 250),
 )
-async def test_registrations_that_race_exceed_nothing(
+async def test_concurrent_registrations_do_not_exceed_limits(
     registrations: list[tuple[int, int]], count: int, size: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("race")
@@ -181,11 +181,11 @@ async def test_registrations_that_race_exceed_nothing(
     assert len(stored) <= count
     assert sum(sizes.values()) <= size
     assert all(answer is None or isinstance(answer, StorageExceeded) for answer in answers), answers
-    assert rig.on_disk() == {one.removeprefix("sha256:") for one in sizes}, "what is refused is not stored"
+    assert rig.on_disk() == {one.removeprefix("sha256:") for one in sizes}, "refused adapters are not stored"
     rig.state.close()
 
 
-async def test_uploads_at_one_time_get_in_up_to_the_limit(tmp_path: Path) -> None:
+async def test_concurrent_uploads_are_admitted_up_to_the_limit(tmp_path: Path) -> None:
     """With the real checker."""
     rig = Rig(tmp_path / "data", Base("small", write_base(tmp_path / "base"), max_rank=16))
     await rig.service.start()
@@ -207,7 +207,7 @@ async def test_uploads_at_one_time_get_in_up_to_the_limit(tmp_path: Path) -> Non
     rig.state.close()
 
 
-def test_merged_models_count_as_bytes_in_words_for_people(tmp_path: Path) -> None:
+def test_merged_models_count_and_bytes_are_readable(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         stock = Stock(state, limit(Kind.ADAPTER_BYTES, 3 * 2**20), merged={"base-a-1": 2 * 2**20})
         with pytest.raises(StorageExceeded) as refused:

@@ -37,7 +37,7 @@ async def test_the_first_key_closes_an_open_server_and_a_revoked_one_does_not_op
     table = KeyTable(tables, PEPPER)
     table.create_team("search")
     await watch.look()
-    assert watch.identify([]) is EVERYBODY, "a team is no key"
+    assert watch.identify([]) is EVERYBODY, "a team without a key does not close the server"
     key, text = table.create(KeyRequest("search"))
     await watch.look()
     assert watch.identify([text]).key == key.id
@@ -58,7 +58,7 @@ async def test_the_first_key_closes_an_open_server_and_a_revoked_one_does_not_op
     tables.close()
 
 
-async def test_a_server_that_others_reach_is_open_only_when_it_is_configured(tmp_path: Path) -> None:
+async def test_a_server_open_to_other_hosts_requires_keys_unless_configured(tmp_path: Path) -> None:
     closed, opened = (KeyWatch(KeySettings(tmp_path, loopback=False, open=stated)) for stated in (False, True))
     for watch in (closed, opened):
         await watch.start()
@@ -67,10 +67,10 @@ async def test_a_server_that_others_reach_is_open_only_when_it_is_configured(tmp
         closed.identify(["none"])
     for watch in (closed, opened):
         await watch.close()
-    assert list(tmp_path.iterdir()) == [], "who has no keys has no files for them"
+    assert list(tmp_path.iterdir()) == [], "a server without keys creates no files for them"
 
 
-async def test_known_keys_go_on_when_the_database_is_gone(tmp_path: Path) -> None:
+async def test_known_keys_stay_valid_without_the_database(tmp_path: Path) -> None:
     tables = open_tables(tmp_path)
     table = KeyTable(tables, secret.load_pepper(tmp_path))
     key, text = table.create(KeyRequest("default"))
@@ -115,7 +115,7 @@ UNREADABLE = (
 
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("spoil", UNREADABLE)
-async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
+async def test_unreadable_keys_close_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], is_open: bool
 ) -> None:
     monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
@@ -129,11 +129,11 @@ async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
     assert refused.value.code == "keys_unreadable"
     with pytest.raises(Unavailable, match="See its log"):
         watch.identify(["rh-some"])
-    async with watch._looking:  # a look in between would make new tables, which would be taken away under it
+    async with watch._looking:  # otherwise a check could create new tables, which would then be removed
         for file in tmp_path.iterdir():
             file.rmdir() if file.is_dir() else file.unlink()
     await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
-    assert watch.identify([]) is EVERYBODY, "what nobody could read was taken away: there is no key"
+    assert watch.identify([]) is EVERYBODY, "after the unreadable files were removed there is no key"
     with closing(open_tables(tmp_path)) as tables:
         key, text = KeyTable(tables, secret.load_pepper(tmp_path)).create(KeyRequest("default"))
         await watch.look()
@@ -142,17 +142,13 @@ async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
 
 
 @pytest.mark.parametrize("spoil", UNREADABLE)
-async def test_a_server_does_not_start_on_keys_that_it_cannot_read(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
+async def test_a_server_does_not_start_with_unreadable_keys(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     spoil(tmp_path)
     with pytest.raises((RoundhouseError, sa.exc.DatabaseError)):
         await KeyWatch(KeySettings(tmp_path, open=True)).start()
 
 
-async def test_a_key_that_this_version_does_not_understand_closes_an_open_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_of_a_newer_version_closes_an_open_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
@@ -169,7 +165,7 @@ async def test_a_key_that_this_version_does_not_understand_closes_an_open_server
     await watch.close()
 
 
-async def test_a_data_directory_that_cannot_be_looked_into_closes_an_open_server(
+async def test_an_unreadable_data_directory_closes_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
@@ -184,16 +180,16 @@ async def test_a_data_directory_that_cannot_be_looked_into_closes_an_open_server
     await watch.close()
 
 
-async def test_no_one_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else requests would run that nobody could account for."""
+async def test_requests_are_refused_until_the_ledger_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise requests would run without a row in the ledger."""
     monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     is_broken = True
 
-    async def keep(_: Database) -> None:
+    async def enable(_: Database) -> None:
         if is_broken:
             raise Unavailable("not now")
 
-    watch = KeyWatch(KeySettings(tmp_path), keep)
+    watch = KeyWatch(KeySettings(tmp_path), enable)
     await watch.start()
     with closing(open_tables(tmp_path)) as tables:
         key, text = KeyTable(tables, secret.load_pepper(tmp_path)).create(KeyRequest("default"))
@@ -204,7 +200,7 @@ async def test_no_one_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkey
     await watch.close()
 
 
-async def test_tables_that_a_full_disk_left_empty_close_nothing(tmp_path: Path) -> None:
+async def test_an_empty_database_file_of_a_full_disk_closes_nothing(tmp_path: Path) -> None:
     watch = KeyWatch(KeySettings(tmp_path))
     await watch.start()
     (tmp_path / FILE).touch()
@@ -213,7 +209,7 @@ async def test_tables_that_a_full_disk_left_empty_close_nothing(tmp_path: Path) 
     await watch.close()
 
 
-async def test_keys_that_were_read_once_go_on_while_looks_fail(
+async def test_known_keys_stay_valid_while_checks_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
@@ -233,9 +229,9 @@ async def test_keys_that_were_read_once_go_on_while_looks_fail(
     await watch.close()
 
 
-def _is_shut(watch: KeyWatch, *displayed: str) -> bool:
+def _is_shut(watch: KeyWatch, *keys: str) -> bool:
     try:
-        watch.identify(displayed)
+        watch.identify(keys)
     except Unavailable as error:
         return error.code == "keys_unreadable"
     except Unauthorized:
@@ -251,10 +247,8 @@ async def test_a_start_with_another_pepper_fails(tmp_path: Path) -> None:
         await KeyWatch(KeySettings(tmp_path)).start()
 
 
-async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when whoever came first has left."""
+async def test_concurrent_checks_open_the_database_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the first one is cancelled."""
     made: list[Database] = []
     reported: list[Database] = []
     opens, may_go = threading.Event(), threading.Event()
@@ -266,7 +260,7 @@ async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
         return made[-1]
 
     async def opened(database: Database) -> None:
-        await asyncio.sleep(0)  # others run meanwhile
+        await asyncio.sleep(0)  # lets others run
         reported.append(database)
 
     monkeypatch.setattr("tenants.storage.opening.open_tables", opening)
@@ -283,8 +277,8 @@ async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
     await watch.close()
 
 
-async def test_a_slow_look_never_brings_a_revoked_key_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has read the keys as they were before."""
+async def test_a_slow_check_does_not_restore_a_revoked_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read the keys from before the revocation."""
     tables = open_tables(tmp_path)
     table = KeyTable(tables, secret.load_pepper(tmp_path))
     key, text = table.create(KeyRequest("default"))
@@ -315,8 +309,8 @@ async def test_a_slow_look_never_brings_a_revoked_key_back(tmp_path: Path, monke
     tables.close()
 
 
-def test_a_server_without_keys_makes_no_tables_of_teams(tmp_path: Path) -> None:
-    """Nor loads what they need. In a process of its own: what this one has imported says nothing."""
+def test_a_server_without_keys_creates_no_tables(tmp_path: Path) -> None:
+    """Nor does it import their libraries, which is checked in a new process."""
     import subprocess
 
     code = (
@@ -332,16 +326,14 @@ def test_a_server_without_keys_makes_no_tables_of_teams(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
-async def test_where_people_sign_in_a_server_without_keys_is_closed_and_knows_its_teams(
-    tmp_path: Path, url: str | None
-) -> None:
+async def test_with_sign_in_a_server_without_keys_is_closed_and_has_its_teams(tmp_path: Path, url: str | None) -> None:
     watch = KeyWatch(KeySettings(tmp_path, url, PEPPER.decode(), sign_in=True))
     await watch.start()
     with pytest.raises(Unauthorized):
         watch.identify([])
     table, _ = await watch.tables()
     default = watch.member(Person("@abcdefg", "ada", "default", frozenset((Scope.INFER,))))
-    assert default.salt, "its prompts share no cache with those of other teams"
+    assert default.salt, "its prompts share no cache with other teams"
     table.create_team("search", weight=2.0)
     await watch.look()
     assert watch.member(Person("@abcdefg", "ada", "search", frozenset())).weight == 2.0
@@ -352,7 +344,7 @@ async def test_where_people_sign_in_a_server_without_keys_is_closed_and_knows_it
     await watch.close()
 
 
-async def test_tables_are_made_before_the_first_key_and_the_server_stays_open(tmp_path: Path) -> None:
+async def test_a_server_with_tables_but_no_key_stays_open(tmp_path: Path) -> None:
     opened: list[Database] = []
 
     async def enable(database: Database) -> None:
@@ -372,7 +364,7 @@ async def test_tables_are_made_before_the_first_key_and_the_server_stays_open(tm
     await watch.close()
 
 
-async def test_tables_that_cannot_be_made_close_no_open_server(
+async def test_tables_that_cannot_be_created_do_not_close_an_open_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(data_dir: Path, _: object) -> Database:
@@ -413,14 +405,14 @@ async def test_a_revoked_key_is_refused_by_all_servers_within_a_second(tmp_path:
     await asyncio.to_thread(eventually, lambda: all(is_known(watch) for watch in watches))
     table.revoke(key.id)
     await asyncio.to_thread(eventually, lambda: not any(is_known(watch) for watch in watches))
-    assert 2 * POLL_SECONDS <= 1.0, "a look each half second, which begins after the one before"
+    assert 2 * POLL_SECONDS <= 1.0, "a check every half second, which starts after the previous one"
     for watch in watches:
         await watch.close()
     tables.close()
 
 
-async def test_a_fleets_database_at_an_older_state_is_not_read(tmp_path: Path, url: str | None) -> None:
-    """A backup from before a key was revoked does not bring it back."""
+async def test_a_fleets_database_in_an_older_state_is_refused(tmp_path: Path, url: str | None) -> None:
+    """A backup from before a revocation does not restore the key."""
     tables = open_tables(tmp_path, url)
     table = KeyTable(tables, PEPPER)
     table.create_team("search")
@@ -444,7 +436,7 @@ async def test_a_fleets_database_at_an_older_state_is_not_read(tmp_path: Path, u
     with pytest.raises(Unauthorized, match="revoked"):
         watch.identify([text])
     await single.look()
-    assert single.identify([text]).key == key.id, "a single server takes its database as it is"
+    assert single.identify([text]).key == key.id, "a single server accepts its database"
     for one in (watch, single):
         await one.close()
     tables.close()

@@ -1,4 +1,4 @@
-"""Prices, the machine's time, feedback, comparisons and a team's day."""
+"""Prices, device time, feedback, comparisons and a team's day."""
 
 import re
 from dataclasses import replace
@@ -33,7 +33,7 @@ DAY, HOUR = 86_400, 3600
 PRICE = PriceList(input=150_000, cached=75_000, output=600_000, audio_hour=360_000, pairs=2_000_000)
 
 
-def test_a_price_is_rounded_once() -> None:
+def test_costs_are_rounded_once_and_bounded() -> None:
     assert PRICE.cost(prompt=1_000_000) == 150_000
     assert PRICE.cost(prompt=1_000_000, cached=1_000_000) == 75_000
     assert PRICE.cost(audio_ms=3_600_000) == 360_000
@@ -57,7 +57,7 @@ money = st.integers(0, 500)
 
 
 @given(st.builds(PriceList, input=money, cached=money, output=money, written=st.integers(-200, 200)), money, money)
-def test_no_cache_makes_a_request_dearer_than_its_most(price: PriceList, prompt: int, output: int) -> None:
+def test_no_cached_request_costs_more_than_its_most(price: PriceList, prompt: int, output: int) -> None:
     prompt, output = prompt * 1000, output * 1000
     costs = [
         price.cost(prompt=prompt, cached=cached, written=written, output=output)
@@ -67,7 +67,7 @@ def test_no_cache_makes_a_request_dearer_than_its_most(price: PriceList, prompt:
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 3)), max_size=40))
-def test_parts_of_the_machine_add_up_to_its_busy_time(steps: list[tuple[int, int]]) -> None:
+def test_requests_shares_of_device_time_add_up_to_its_busy_time(steps: list[tuple[int, int]]) -> None:
     now = 0.0
     device = DeviceTime(lambda: now)
     running: list[float] = []
@@ -83,12 +83,12 @@ def test_parts_of_the_machine_add_up_to_its_busy_time(steps: list[tuple[int, int
     assert charged == pytest.approx(busy) == pytest.approx(device.busy)
 
 
-@pytest.mark.parametrize(("to_who_caused_it", "charged"), [(True, 3_000_000), (False, 1_000_000)])
-def test_a_cold_start_is_charged_to_who_caused_it_or_to_no_one(to_who_caused_it: bool, charged: int) -> None:
-    """The machine's hour costs 3600: a second of it was the request's, two were the load's. Its time is kept anyway."""
+@pytest.mark.parametrize(("charges_cold", "charged"), [(True, 3_000_000), (False, 1_000_000)])
+def test_a_cold_start_is_charged_to_its_request_or_to_none(charges_cold: bool, charged: int) -> None:
+    """An hour of the machine costs 3600. One second was for the request, and two, recorded anyway, for the load."""
     ended: list[Settlement] = []
     ledger = SimpleNamespace(end=lambda settled, rider=None, soon=False: ended.append(settled))
-    sink = LedgerSink(cast(Ledger, ledger), 3600 * MILLION, cold=to_who_caused_it)
+    sink = LedgerSink(cast(Ledger, ledger), 3600 * MILLION, cold=charges_cold)
     entry = Entry("u", "r", 1, 5.0, "search", "k", "/v1/chat/completions", "m", "r", "", "interactive", "api")
     seconds = {"total": 3.0, "device": 1.0, "cold": 2.0}
     record = RequestRecord(
@@ -119,7 +119,7 @@ def ledger(database: Database, table: KeyTable) -> LedgerTable:
     return LedgerTable(database, "s", "EUR")
 
 
-def test_old_rows_keep_their_price(database: Database, ledger: LedgerTable) -> None:
+def test_rows_keep_the_price_of_their_time(database: Database, ledger: LedgerTable) -> None:
     settle(ledger, "a")
     settle(ledger, "b", price=replace(PRICE, output=0))
     settle(ledger, "c")
@@ -133,7 +133,7 @@ def test_old_rows_keep_their_price(database: Database, ledger: LedgerTable) -> N
     assert ledger.differences() == []
 
 
-def test_feedback_can_be_changed_and_sums_follow(database: Database, ledger: LedgerTable) -> None:
+def test_feedback_can_be_changed_and_changes_the_sums(database: Database, ledger: LedgerTable) -> None:
     settle(ledger, "a")
     settle(ledger, "b")
     for uid, accepted in (("a", True), ("a", True), ("b", True), ("b", False)):
@@ -151,9 +151,7 @@ def test_feedback_can_be_changed_and_sums_follow(database: Database, ledger: Led
 
 
 @pytest.mark.parametrize("winner", [1, 2])
-def test_feedback_of_a_request_with_two_attempts_is_kept_on_the_one_that_answered(
-    database: Database, ledger: LedgerTable, winner: int
-) -> None:
+def test_feedback_is_stored_for_the_attempt_that_answered(database: Database, ledger: LedgerTable, winner: int) -> None:
     settle(ledger, "before")
     for attempt in (1, 2):
         entry = Entry(
@@ -180,7 +178,7 @@ def test_feedback_of_a_request_with_two_attempts_is_kept_on_the_one_that_answere
     assert ledger.differences() == []
 
 
-def test_feedback_is_on_the_last_request_of_an_id(database: Database, ledger: LedgerTable) -> None:
+def test_feedback_is_stored_for_the_last_request_of_an_id(database: Database, ledger: LedgerTable) -> None:
     for number, (attempt, code) in enumerate([(1, None), (1, "provider_failed"), (2, "provider_unavailable")]):
         entry = Entry(
             f"u{number}", "r", attempt, number, "search", "", "/", f"m{number}", "r", "", "interactive", "api"
@@ -189,7 +187,7 @@ def test_feedback_is_on_the_last_request_of_an_id(database: Database, ledger: Le
     assert judge(database, "search", "r", False) == "m2"
 
 
-def test_the_same_on_another_server_at_the_prices_of_each_day(database: Database, ledger: LedgerTable) -> None:
+def test_usage_is_compared_with_another_providers_price_of_each_day(database: Database, ledger: LedgerTable) -> None:
     def row(begin: str, output: float, models: tuple[str, ...] = ("ch*",)) -> ProviderPrice:
         return ProviderPrice(provider="p", model="big", models=models, begin=date.fromisoformat(begin), output=output)
 
@@ -206,7 +204,7 @@ def test_the_same_on_another_server_at_the_prices_of_each_day(database: Database
     assert compared(database, [], 0, DAY, None) == []
 
 
-def test_a_table_of_prices(tmp_path: Path) -> None:
+def test_a_table_of_prices_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("- {provider: p, model: m, for: [a], from: 2026-01-01, input: 0.15}\n")
     assert read(path)[0].prices == PriceList(input=150_000, cached=150_000)
@@ -216,7 +214,7 @@ def test_a_table_of_prices(tmp_path: Path) -> None:
             read(path)
 
 
-def test_a_day_where_the_team_is(database: Database, ledger: LedgerTable) -> None:
+def test_a_daily_report_is_in_the_teams_time_zone(database: Database, ledger: LedgerTable) -> None:
     settle(ledger, "a", 22 * HOUR)  # 23:00 in Berlin
     settle(ledger, "b", 23 * HOUR + 5)  # the next day
     theirs = ProviderPrice(provider="p", model="big", models=("*",), begin=date(1970, 1, 1), output=4.0)
@@ -230,23 +228,23 @@ def test_a_day_where_the_team_is(database: Database, ledger: LedgerTable) -> Non
     assert "<svg" in page
     assert "23:00: 1<" in page
     assert "<b>@" not in page, "names are escaped"
-    assert not re.search(r"<script|src=|href=|url\(|@import", page), "nothing from elsewhere"
+    assert not re.search(r"<script|src=|href=|url\(|@import", page), "nothing is loaded from other servers"
     with pytest.raises(NotFound):
         day_of_team(database, "nobody", "1970-01-01", "EUR", [])
     with pytest.raises(BadRequest):
         day_of_team(database, "search", "yesterday", "EUR", [])
 
 
-def test_yesterday_is_the_teams_own(database: Database, table: KeyTable, ledger: LedgerTable) -> None:
+def test_yesterday_depends_on_the_teams_time_zone(database: Database, table: KeyTable, ledger: LedgerTable) -> None:
     table.create_team("far", timezone="Pacific/Auckland")
-    morning = datetime.fromisoformat("2026-11-25T09:00:00+13:00").timestamp()  # in UTC it is the day before yet
+    morning = datetime.fromisoformat("2026-11-25T09:00:00+13:00").timestamp()  # in UTC it is still the day before
     days = {team: day_of_team(database, team, None, "EUR", [], lambda: morning).date for team in ("far", "search")}
     assert days == {"far": "2026-11-24", "search": "2026-11-23"}
 
 
-def test_each_hour_of_a_day_on_which_clocks_are_changed_has_a_bar(database: Database, ledger: LedgerTable) -> None:
+def test_a_day_with_a_clock_change_has_a_bar_for_each_hour(database: Database, ledger: LedgerTable) -> None:
     second = int(datetime.fromisoformat("2026-10-25T01:00:00+00:00").timestamp())
-    for number in range(5):  # 02:30 comes twice
+    for number in range(5):  # 02:30 occurs twice
         settle(ledger, f"a{number}", second - HOUR // 2 + HOUR * (number > 1))
     page = page_of(day_of_team(database, "search", "2026-10-25", "EUR", []))
     requests = page[page.index("Requests by hour") : page.index("Output tokens by hour")]

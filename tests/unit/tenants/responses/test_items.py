@@ -1,4 +1,4 @@
-"""The items of stored answers on both databases: found by id, counted, gone with their response."""
+"""Items of stored answers in both databases are found by id, counted, and removed with their response."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ITEM = b'{"id":"msg_1","type":"message"}'
 ANSWER = b'{"status":"completed","output":[%s]}'
 
 
-def test_items_are_found_until_their_response_goes(database: Database, table: KeyTable, clock: Clock) -> None:
+def test_items_are_found_until_their_response_is_removed(database: Database, table: KeyTable, clock: Clock) -> None:
     for team in ("search", "speech"):
         table.create_team(team)
     most = 2 * len(ANSWER % ITEM) + 2 * len(ITEM)
@@ -32,7 +32,7 @@ def test_items_are_found_until_their_response_goes(database: Database, table: Ke
     with pytest.raises(BadRequest, match="2 stored items have the id 'msg_1'"):
         responses.items("search", ["msg_1"], 100)
     responses.put("third", "search", 1, b"", ANSWER % b"")
-    assert responses.get("search", "first") is None, "it made room: items count"
+    assert responses.get("search", "first") is None, "it was removed for room, as items count"
     assert responses.items("search", ["msg_1"], 100) == {"msg_1": ITEM}
 
     clock.now += 3600
@@ -46,7 +46,7 @@ def test_items_are_found_until_their_response_goes(database: Database, table: Ke
 def test_expired_responses_are_deleted_in_several_transactions(
     database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that deletes all of them keeps every other team's ledger out for as long."""
+    """A single one would block the ledger of every other team until all are deleted."""
     monkeypatch.setattr(responses_table, "EXPIRED_AT_ONCE", 2)
     table.create_team("search")
     responses = ResponseTable(database, "server", 1 << 20, clock)

@@ -1,4 +1,4 @@
-"""Many calls about stored responses at one time: one team keeps no other team's answer from being stored."""
+"""Many concurrent calls for stored responses of one team do not block those of other teams."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from tests.eventually import PATIENCE
 
 
 class SlowTable:
-    """A table whose reads wait."""
+    """A table whose reads block."""
 
     def __init__(self) -> None:
         self.answers, self.stored = threading.Event(), list[str]()
@@ -26,7 +26,7 @@ class SlowTable:
         return True
 
 
-async def test_a_team_that_reads_much_keeps_no_answer_from_being_stored(tmp_path: Path) -> None:
+async def test_a_teams_many_reads_do_not_delay_another_teams_answer(tmp_path: Path) -> None:
     store, table = ResponseStore(tmp_path), SlowTable()
     patched: Any = store
     patched._table, patched._hours = table, {"greedy": 1, "search": 1}

@@ -1,4 +1,4 @@
-"""Many sign-ins at a time, most of them with made-up codes."""
+"""Many concurrent sign-ins, most of them with made-up codes."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ BACK = "http://127.0.0.1:8000/console/signed-in"
 
 @dataclass
 class SlowProvider:
-    """A provider whose token endpoint refuses each code, but only when the test lets it."""
+    """A provider whose token endpoint refuses each code once the test opens its gate."""
 
     url: str = ""
     codes: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ async def arrive(flow: SignIn, code: str, address: str) -> None:
     await flow.finish(departure.cookie, state, code, BACK, None, address)
 
 
-async def test_made_up_codes_of_one_address_leave_room_for_others() -> None:
+async def test_made_up_codes_from_one_address_leave_room_for_others() -> None:
     async with slow_provider() as (provider, flow):
         made_up = [asyncio.create_task(arrive(flow, f"made-up-{n}", "192.0.2.7")) for n in range(MOST_STEPS)]
         await provider.has(MOST_STEPS)
@@ -100,8 +100,8 @@ async def test_a_sign_in_begins_while_many_codes_are_exchanged() -> None:
         await asyncio.gather(*made_up, return_exceptions=True)
 
 
-async def test_certificates_are_read_once_and_apart_from_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes 0.1 s, in which no stream would go on, and anybody can begin a sign-in."""
+async def test_certificates_are_read_once_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading takes 0.1 s, which would delay every stream, and any visitor can begin a sign-in."""
     readers: list[threading.Thread] = []
     stock = httpx2.create_ssl_context
 

@@ -1,8 +1,7 @@
-"""A sign-in at a real provider, and each fault of it."""
+"""A sign-in at a real provider, and each of its faults."""
 
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,25 +15,10 @@ from tenants.caller import SCOPES, Person
 from tenants.sign_in.flow import SECONDS, SignIn
 from tenants.sign_in.provider import LARGEST
 from tenants.sign_in.settings import OidcSettings
-from tests.fakes.sign_in import SECRET, Change, RunningProvider, running_provider
+from tests.fakes.sign_in import SECRET, Change, RunningProvider
 from tests.system.serving import free_port
 
 BACK = "http://127.0.0.1:8000/console/signed-in"
-
-
-@pytest.fixture(scope="module")
-def _running() -> Iterator[RunningProvider]:
-    with running_provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-def provider(_running: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> RunningProvider:
-    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
-    _running.change, _running.resign = None, None
-    _running.discovery.clear()
-    _running.requests.clear()
-    return _running
 
 
 def sign_in(provider: RunningProvider, clock: Any = time.time, **changes: Any) -> SignIn:
@@ -60,7 +44,7 @@ async def test_a_person_signs_in_with_pkce_and_the_clients_secret(provider: Runn
     assert SECRET not in str(provider.requests[:-1])
 
 
-async def test_a_server_of_a_fleet_finishes_what_another_one_began(provider: RunningProvider) -> None:
+async def test_a_server_of_a_fleet_finishes_another_servers_sign_in(provider: RunningProvider) -> None:
     first, second, other = (sign_in(provider) for _ in range(3))
     for flow in (first, second):
         flow.share(b"one secret for all of the fleet")
@@ -90,7 +74,7 @@ async def test_addresses_and_keys_are_fetched_once(provider: RunningProvider) ->
     assert paths.count("/.well-known/openid-configuration") == paths.count("/jwks") == 1
 
 
-async def test_groups_that_are_not_in_the_token_come_from_userinfo(provider: RunningProvider) -> None:
+async def test_groups_missing_from_the_token_are_read_from_userinfo(provider: RunningProvider) -> None:
     provider.change = lambda claims: claims.pop("groups")
     person, _ = await finish(sign_in(provider), provider)
     assert person.team == "ops"
@@ -115,10 +99,10 @@ async def test_groups_that_are_not_in_the_token_come_from_userinfo(provider: Run
         (lambda claims: claims.update(at_hash="x"), "invalid_claim"),
     ],
 )
-async def test_a_token_that_does_not_hold_is_refused(
+async def test_a_token_with_an_invalid_claim_is_refused(
     provider: RunningProvider, change: Change, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING", "roundhouse.sign_in")  # whatever a test before has said of all of ours
+    caplog.set_level("WARNING", "roundhouse.sign_in")  # an earlier test may have changed it
     provider.change = change
     with pytest.raises(Unauthorized) as refused:
         await finish(sign_in(provider), provider)
@@ -129,7 +113,7 @@ async def test_a_token_that_does_not_hold_is_refused(
 @pytest.mark.parametrize(
     "signature", ["another key", "none", "hmac of the secret", "hmac of the public key", "garbage"]
 )
-@pytest.mark.filterwarnings("ignore:JWS algorithm .none. is deprecated")  # which the token is made with on purpose
+@pytest.mark.filterwarnings("ignore:JWS algorithm .none. is deprecated")  # used on purpose
 async def test_a_token_with_another_signature_is_refused(provider: RunningProvider, signature: str) -> None:
     def resign(claims: dict[str, Any], key: Any) -> str:
         match signature:
@@ -151,7 +135,7 @@ async def test_a_token_with_another_signature_is_refused(provider: RunningProvid
         await finish(sign_in(provider), provider)
 
 
-async def test_a_code_counts_once(provider: RunningProvider) -> None:
+async def test_a_code_can_be_used_only_once(provider: RunningProvider) -> None:
     flow = sign_in(provider)
     departure = await flow.begin(BACK, "")
     back = provider.consent(departure.url, "ada")
@@ -162,7 +146,7 @@ async def test_a_code_counts_once(provider: RunningProvider) -> None:
         await flow.finish(departure.cookie, back["state"], "", BACK)
 
 
-async def test_only_the_browser_that_began_may_end_it_and_only_soon(provider: RunningProvider) -> None:
+async def test_only_the_same_browser_can_finish_a_sign_in_in_time(provider: RunningProvider) -> None:
     now = 1e9
     flow = sign_in(provider, lambda: now)
     departure, other = await flow.begin(BACK, "models"), await flow.begin(BACK, "models")
@@ -200,21 +184,19 @@ async def test_only_the_browser_that_began_may_end_it_and_only_soon(provider: Ru
         {"filler": "x" * LARGEST},
     ],
 )
-async def test_a_discovery_document_that_does_not_fit_is_refused(
-    provider: RunningProvider, discovery: dict[str, Any]
-) -> None:
+async def test_an_invalid_discovery_document_is_refused(provider: RunningProvider, discovery: dict[str, Any]) -> None:
     provider.discovery.update(discovery)
     with pytest.raises(Unavailable) as refused:
         await sign_in(provider).begin(BACK, "")
     assert refused.value.code == "sign_in_unavailable"
 
 
-async def test_a_provider_that_is_not_there_is_a_503(provider: RunningProvider) -> None:
+async def test_an_unreachable_provider_is_a_503(provider: RunningProvider) -> None:
     with pytest.raises(Unavailable, match="sign in with a key"):
         await sign_in(provider, issuer=f"http://localhost:{free_port()}").begin(BACK, "")
 
 
-async def test_signing_out_leads_to_the_providers_end_of_session(provider: RunningProvider) -> None:
+async def test_signing_out_redirects_to_the_providers_end_of_session(provider: RunningProvider) -> None:
     url = await sign_in(provider).provider.sign_out_url("http://127.0.0.1:8000/console/sign-in")
     assert url is not None
     parts = urlsplit(url)
@@ -236,4 +218,4 @@ async def test_no_secret_code_or_token_is_logged(provider: RunningProvider, capl
     assert "refused a sign-in" in logged
     sent = [values for path, values, _ in provider.requests if path == "/oauth2/token"]
     private = [SECRET, "ada", *(values[name] for values in sent for name in ("code", "code_verifier"))]
-    assert not [one for one in private if one in logged]
+    assert not [text for text in private if text in logged]

@@ -1,4 +1,4 @@
-"""From groups to a team and scopes; the file that says so, and what is wrong with one."""
+"""Groups are mapped to a team and scopes by a file, whose faults are reported."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def read(tmp_path: Path, text: str) -> OidcSettings:
         ([7, None, "search-team"], "search", {Scope.INFER}),
     ],
 )
-def test_the_first_entry_decides_on_the_team_and_all_of_that_team_on_scopes(
+def test_the_first_entry_sets_the_team_and_all_of_its_entries_the_scopes(
     groups: object, team: str, scopes: set[Scope]
 ) -> None:
     person = person_of(settings(), {"sub": "1", "groups": groups})
@@ -44,13 +44,13 @@ def test_the_first_entry_decides_on_the_team_and_all_of_that_team_on_scopes(
 
 
 @pytest.mark.parametrize("claims", [{}, {"groups": []}, {"groups": ["sales"]}, {"groups": {"ml-platform": 1}}])
-def test_without_a_group_of_the_file_no_one_is_let_in(claims: dict[str, Any]) -> None:
+def test_a_person_without_a_group_of_the_file_is_refused(claims: dict[str, Any]) -> None:
     with pytest.raises(Forbidden) as refused:
         person_of(settings(), {"sub": "1", **claims})
     assert refused.value.code == "no_group"
 
 
-def test_a_star_is_any_person_and_a_claim_may_be_a_path_or_a_url() -> None:
+def test_a_star_matches_all_and_a_claim_may_be_a_path_or_a_url() -> None:
     anyone = settings(groups=[{"group": "*", "team": "default"}])
     assert person_of(anyone, {"sub": "1"}).scopes == {Scope.INFER}
     nested = settings(groups_claim="realm_access.roles")
@@ -59,10 +59,10 @@ def test_a_star_is_any_person_and_a_claim_may_be_a_path_or_a_url() -> None:
     assert person_of(by_url, {"sub": "1", "https://example.com/groups": ["ml-platform"]}).team == "ops"
 
 
-def test_a_person_has_an_id_of_issuer_and_subject_that_is_no_keys() -> None:
+def test_a_persons_id_depends_on_issuer_and_subject_and_is_no_key_id() -> None:
     ids = {id_of(issuer, sub) for issuer in ("https://a.example", "https://b.example") for sub in ("1", "2")}
     assert len(ids) == 4
-    assert all(len(one) == 8 and one[0] == "@" for one in ids), "the ledger's column has eight characters"
+    assert all(len(id_) == 8 and id_[0] == "@" for id_ in ids), "the ledger's column has eight characters"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_person_is_named_by_the_best_claim(claims: dict[str, Any], name: str) 
     assert person_of(settings(), {"sub": "1", "groups": ["ml-platform"], **claims}).name == name
 
 
-def test_a_file_is_read_and_its_secret_anew_each_time(tmp_path: Path) -> None:
+def test_the_secret_of_a_file_is_read_each_time(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("one\n")
     text = msgspec.yaml.encode(USUAL | {"client_secret_file": str(secret)}).decode()
@@ -117,14 +117,16 @@ def test_each_fault_of_a_file_says_what_to_write(tmp_path: Path, changes: dict[s
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "\x00", "[1]", "x" * ((1 << 20) + 1)])
-def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_and_missing_files_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(Unfit):
         read(tmp_path, text)
     with pytest.raises(Unfit, match="cannot be used"):
         read_oidc(tmp_path / "missing.yaml")
 
 
-def test_the_example_of_the_docs_is_such_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_in_the_docs_is_valid_and_every_setting_is_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROUNDHOUSE_OIDC_SECRET", "secret")
     page = (ROOT / "docs" / "secure.md").read_text()
     found = read(tmp_path, page.split("```yaml\n")[1].split("```")[0])

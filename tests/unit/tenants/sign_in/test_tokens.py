@@ -1,8 +1,7 @@
-"""Access tokens of a real provider, and each fault of one."""
+"""Access tokens of a real provider, and each of their faults."""
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,22 +15,8 @@ from tenants.sign_in.provider import KEYS_AGAIN, OidcProvider
 from tenants.sign_in.settings import OidcSettings
 from tenants.sign_in.tokens import LONGEST, SECONDS, AccessTokens
 from tests.fakes.clocks import Clock
-from tests.fakes.sign_in import AUDIENCE, SECRET, RunningProvider, running_provider
+from tests.fakes.sign_in import AUDIENCE, RunningProvider
 from tests.system.serving import free_port
-
-
-@pytest.fixture(scope="module")
-def _running() -> Iterator[RunningProvider]:
-    with running_provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-def provider(_running: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> RunningProvider:
-    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
-    _running.discovery.clear()
-    _running.requests.clear()
-    return _running
 
 
 def tokens_of(provider: RunningProvider, clock: Any = time.time, **changes: Any) -> AccessTokens:
@@ -58,7 +43,7 @@ async def test_a_token_stands_for_a_person_with_its_groups(provider: RunningProv
     assert (tokens.person(listed).name, tokens.person(listed).scopes) == ("nightly", SCOPES)
 
 
-async def test_one_person_has_one_id_by_token_and_by_sign_in(provider: RunningProvider) -> None:
+async def test_a_person_has_the_same_id_by_token_and_by_sign_in(provider: RunningProvider) -> None:
     from tenants.sign_in.settings import id_of
 
     tokens, token = tokens_of(provider), provider.access_token("ada")
@@ -91,9 +76,7 @@ async def test_the_provider_is_called_once_for_many_tokens(provider: RunningProv
         ({"iat": int(time.time()) + 30 * 86_400}, ""),
     ],
 )
-async def test_a_claim_that_does_not_hold_is_named(
-    provider: RunningProvider, changes: dict[str, Any], words: str
-) -> None:
+async def test_the_error_names_an_invalid_claim(provider: RunningProvider, changes: dict[str, Any], words: str) -> None:
     refused = await refusal(tokens_of(provider), provider.access_token(**changes))
     assert refused.code == "invalid_access_token"
     assert words in refused.message
@@ -102,7 +85,7 @@ async def test_a_claim_that_does_not_hold_is_named(
 @pytest.mark.parametrize(
     "signature", ["another key", "unknown key", "none", "hmac of the public key", "cut", "changed"]
 )
-@pytest.mark.filterwarnings("ignore:JWS algorithm .none. is deprecated")  # which the token is made with on purpose
+@pytest.mark.filterwarnings("ignore:JWS algorithm .none. is deprecated")  # used on purpose
 async def test_a_token_with_another_signature_is_refused(provider: RunningProvider, signature: str) -> None:
     good = provider.access_token()
     head, payload, mark = good.split(".")
@@ -121,7 +104,7 @@ async def test_a_token_with_another_signature_is_refused(provider: RunningProvid
     assert (await refusal(tokens, forged)).code == "invalid_access_token"
 
 
-async def test_unknown_keys_are_looked_for_at_most_twice_a_minute(provider: RunningProvider) -> None:
+async def test_keys_are_fetched_again_only_after_a_pause(provider: RunningProvider) -> None:
     clock = Clock(time.time())
     tokens = tokens_of(provider, clock)
     for _ in range(5):
@@ -132,7 +115,7 @@ async def test_unknown_keys_are_looked_for_at_most_twice_a_minute(provider: Runn
     assert [path for path, *_ in provider.requests].count("/jwks") == 2
 
 
-async def test_a_token_counts_until_it_expires_and_for_12_hours_without_another_check(
+async def test_a_token_is_valid_until_it_expires_and_checked_every_12_hours(
     provider: RunningProvider,
 ) -> None:
     clock = Clock(time.time())
@@ -150,15 +133,15 @@ async def test_a_token_counts_until_it_expires_and_for_12_hours_without_another_
     assert tokens.person(long).name == "ada"
 
 
-async def test_without_a_group_of_the_file_or_an_audience_no_token_counts(provider: RunningProvider) -> None:
+async def test_no_token_is_valid_without_a_group_or_an_audience(provider: RunningProvider) -> None:
     refused = await refusal(tokens_of(provider), provider.access_token("eve"))
     assert isinstance(refused, Forbidden)
     assert refused.code == "no_group"
     assert (await refusal(tokens_of(provider, audience=None), provider.access_token())).code == "access_tokens_off"
-    assert not [path for path, *_ in provider.requests if path == "/userinfo"], "a program has no page about itself"
+    assert not [path for path, *_ in provider.requests if path == "/userinfo"], "userinfo is not used for tokens"
 
 
-def test_what_is_no_token_of_the_provider_is_left_to_the_keys(provider: RunningProvider) -> None:
+def test_texts_that_are_no_tokens_of_the_provider_are_left_to_the_keys(provider: RunningProvider) -> None:
     tokens = tokens_of(provider)
     other = provider.access_token(iss="https://elsewhere.example")
     texts = (
@@ -175,10 +158,10 @@ def test_what_is_no_token_of_the_provider_is_left_to_the_keys(provider: RunningP
     assert not [text for text in texts if tokens.is_issued(text)]
 
 
-async def test_a_provider_that_is_not_there_is_a_503_for_all_who_wait(provider: RunningProvider) -> None:
+async def test_an_unreachable_provider_is_a_503_for_all_waiting_checks(provider: RunningProvider) -> None:
     away = f"http://localhost:{free_port()}"
     tokens = tokens_of(provider, issuer=away)
     waiting = [tokens.check(provider.access_token(sub, iss=away)) for sub in ("ada", "bob")]
     answers = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(one) for one in answers] == [Unavailable, Unavailable]
+    assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
     assert "sign in with a key" in str(answers[0])
