@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from registry.base.address import AddressRefused, AddressRules, host_fault
-from registry.base.session import Resolver
+from registry.base.session import BoundedConnector, Resolver
 
 OWN = AddressRules("an adapter's source", "", private=True)
 REDIRECTED = AddressRules("a redirect of an adapter's source", "name the final address instead")
@@ -37,7 +37,7 @@ class _SourceResolver(AbstractResolver):
         pass
 
 
-class _SourceConnector(aiohttp.TCPConnector):
+class _SourceConnector(BoundedConnector):
     """Checks each request, also after redirects. source: the client's address."""
 
     def __init__(self, source: URL) -> None:

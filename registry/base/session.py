@@ -84,10 +84,13 @@ class _BoundedConnection(ResponseHandler):
                 self.transport.abort()
 
 
-class _BoundedConnector(aiohttp.TCPConnector):
-    """Makes bounded connections. most: bytes that one may receive; None for any number."""
+class BoundedConnector(aiohttp.TCPConnector):
+    """Makes connections that fail on too many informational responses.
 
-    def __init__(self, most: int | None, **options: Any) -> None:
+    most: bytes that one may receive; None for any number.
+    """
+
+    def __init__(self, most: int | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._factory = partial(_BoundedConnection, self._loop, most)  # type: ignore[assignment]
 
@@ -110,7 +113,7 @@ def guarded_session(
         call then has its own connection. None: the caller bounds what it reads.
     """
     alone = {"use_dns_cache": False, "force_close": True} if most is not None else {"keepalive_timeout": 30}
-    connector = _BoundedConnector(most, limit=0, resolver=resolver, **alone)  # the caller bounds its calls
+    connector = BoundedConnector(most, limit=0, resolver=resolver, **alone)  # the caller bounds its calls
     return aiohttp.ClientSession(
         connector=connector,
         trace_configs=list(traces),

@@ -28,6 +28,7 @@ from yarl import URL
 from fleet.signatures import HEADER as SIGNATURE
 from fleet.signatures import FleetKey, SignedRequest
 from fleet.tls import FleetTls, cause_of
+from registry.base.session import BoundedConnector
 from registry.base.wording import quoted
 from registry.errors import BadRequest, NodeFailed
 from runtime.gateway.peers.hop import HEADER
@@ -130,7 +131,7 @@ class PeerClient:
     def __init__(self, identity: FleetTls | FleetKey) -> None:
         self._key = identity if isinstance(identity, FleetKey) else None
         self._refusals = {} if isinstance(identity, FleetKey) else identity.refusals
-        connector = aiohttp.TCPConnector(
+        connector = BoundedConnector(
             limit=0,  # one per client request at most, and those are bounded on arrival
             keepalive_timeout=IDLE_SECONDS,
             ssl=True if isinstance(identity, FleetKey) else identity.client,

@@ -1,5 +1,6 @@
 """A fleet with a key instead of certificates, in which requests, reports and copies must be signed."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -10,11 +11,13 @@ import pytest
 
 from fleet.signatures import HEADER as SIGNATURE
 from fleet.signatures import FleetKey, SignedRequest
+from registry.base.session import MOST_INTERIM
 from registry.errors import NodeFailed
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import PATH
 from runtime.gateway.peers.hop import HEADER, Hop, encode
 from tenants.caller import EVERYBODY, ServiceClass
+from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, Node, opened
 from tests.unit.http.hops.test_front import EMBED, scripted, until
 
@@ -120,6 +123,25 @@ async def test_a_fleet_without_key_and_certificates_stays_on_its_machine(tmp_pat
                 assert await anext(events)
     finally:
         await local.close()
+
+
+async def test_a_member_that_sends_informational_responses_without_end_is_left() -> None:
+    """aiohttp alone would read any number, and block the event loop meanwhile."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * (MOST_INTERIM + 1))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    client = PeerClient(FleetKey("front-1", KEY, is_local=True))
+    try:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(NodeFailed):
+                async with client.follow("node-1", address, PATH, PATIENCE) as events:
+                    await anext(events)
+    finally:
+        await client.close()
 
 
 async def test_the_key_is_nobodys_certificate(fleet: Fleet, node: Node) -> None:
