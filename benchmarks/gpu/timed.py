@@ -37,7 +37,7 @@ import yaml
 
 from benchmarks import speech
 from benchmarks.adapters.pair import register
-from benchmarks.gpu import correctness, encoders, first_token, large, shipped, tune_lora
+from benchmarks.gpu import bars, correctness, encoders, first_token, large, shipped, tune_lora
 from benchmarks.gpu.large import PLACES, RANK
 from benchmarks.gpu.report import Report, text_of_fault
 from benchmarks.gpu.shapes import LARGER, Shape, write_base
@@ -64,6 +64,10 @@ START = 130
 SHARED = ("tiers", "storm", "mixed", "sweep", "ttft")
 OWN = ("shipped",)
 """Parts whose seconds do not include the start of their own server."""
+WITH_ADAPTERS = ("oracle", *SHARED, *OWN)
+"""Parts whose servers use the configurations that `tune` wrote. If one fails, it runs once more without them."""
+SET_ASIDE = "tune: set aside"
+"""The step that says so."""
 PATIENCE, LONGEST = 2.0, 900.0
 """A part may take its seconds times PATIENCE; with a tiny shape LONGEST seconds."""
 ADAPTERS = 40
@@ -105,6 +109,8 @@ class TimedRun:
         self._servers: list[Server] = []
         self._names: list[str] = []
         self._start_fault = ""
+        self._tuned = ""
+        """The folder of the kernel configurations of this run, once servers use them."""
         self._random = random.Random(44)
 
     async def run(self, names: Sequence[str]) -> None:
@@ -116,7 +122,9 @@ class TimedRun:
         }  # fmt: skip
         self._traced = "ttft" in names
         with self._stack:
-            for name in names:
+            waiting = list(names)
+            while waiting:
+                name = waiting.pop(0)
                 if self._report.is_finished(name):
                     self._go_on_after(name)
                     continue
@@ -138,7 +146,10 @@ class TimedRun:
                     self._report.finish(name)
                 except Exception as fault:  # the other parts are still worth running
                     self._report.add(f"{name} ended early", False, error=text_of_fault(fault))
-                    if name in SHARED and not self._servers:
+                    if name in WITH_ADAPTERS and self._set_tuned_aside(fault):
+                        self._stop()
+                        waiting.insert(0, name)
+                    elif name in SHARED and not self._servers:
                         self._start_fault = f"{type(fault).__name__} in {name}"
 
     def _limit(self, needs: float) -> float:
@@ -154,8 +165,24 @@ class TimedRun:
     def _go_on_after(self, name: str) -> None:
         """Restore what a part that an earlier run finished provides for later ones."""
         print(f"{name}: already in the results file", flush=True)
-        if name == "tune":
-            os.environ[tuned.VARIABLE] = str(self._report.folder)
+        if name == "tune" and SET_ASIDE not in self._report.steps:
+            self._use_tuned(self._report.folder)
+
+    def _use_tuned(self, folder: Path) -> None:
+        """Let servers that start from now on use the configurations in a folder."""
+        self._tuned = os.environ[tuned.VARIABLE] = str(folder)
+
+    def _set_tuned_aside(self, fault: Exception) -> bool:
+        """Let servers use vLLM's own configurations again, as those of this run may be the cause of a fault.
+
+        Returns whether servers have used those of this run.
+        """
+        used, self._tuned = self._tuned, ""
+        if not used:
+            return False
+        os.environ.pop(tuned.VARIABLE, None)
+        self._report.add(SET_ASIDE, False, error=text_of_fault(fault))
+        return True
 
     # --- servers ----------------------------------------------------------------------------------------------------
     async def _up(self) -> list[Server]:
@@ -223,6 +250,9 @@ class TimedRun:
     # --- parts ------------------------------------------------------------------------------------------------------
     async def _oracle(self) -> None:
         await correctness.graphs(self._report, self._device, self._work / "oracle", 4 if self._tiny else 20)
+        (answers,) = bars.RIGHT["with compilation and graphs"]
+        if self._tuned and not self._report.steps[answers]["ok"]:
+            raise Failed(f"{len(self._report.steps[answers]['wrong'])} answers are wrong with the tuned kernels")
 
     async def _tiers(self) -> None:
         """Request base and adapter in turn. The order of the requests puts adapters into the tier to measure."""
@@ -418,14 +448,16 @@ class TimedRun:
         file = folder / "whisper.yaml"
         file.write_text(yaml.safe_dump(data, sort_keys=False))
         bench = Bench("speech", RunSettings(quick=True, tiny=False, smoke=self._tiny, seed=0, work=folder))
+        is_done = False
         try:
             view = await speech.measure(bench, file, weights)
             costs = shipped.expected(view, self._report.environment, shipped.TINY if self._tiny else shipped.RANDOM)
             self._report.add(f"{shipped.STEP}whisper.yaml", True, **costs)
             for what in ("alone", "four", "long"):
                 bench.bar(f"{what}: speed over the library's", f"{what}.ratio", ">=", 1.0)
+            is_done = True
         finally:
-            self._report.add("speech", not bench.failures, **bench.result())
+            self._report.add("speech", is_done and not bench.failures, **bench.result())
 
     async def _tune(self) -> None:
         if self._device == "cpu":
@@ -434,6 +466,7 @@ class TimedRun:
         folder = self._work / "tuned"
         seconds = min(float(SECONDS["tune"]), self._budget.left)
         result = await asyncio.to_thread(tune_lora.tune_apart, self._shape, RANK, PLACES, seconds, folder)
-        os.environ[tuned.VARIABLE] = str(folder)
+        if result["files"]:
+            self._use_tuned(folder)
         self._report.keep(folder.glob("*.json"))
         self._report.add("tune", bool(result["files"]), **result)

@@ -14,8 +14,8 @@ from typing import Any, Self
 import httpx
 import pytest
 
+from benchmarks.gpu import correctness, timed
 from benchmarks.gpu import report as report_module
-from benchmarks.gpu import timed
 from benchmarks.gpu.report import OtherRun, Report
 from benchmarks.gpu.shapes import SHAPES
 from benchmarks.gpu.timed import TimedRun
@@ -243,6 +243,54 @@ async def test_a_resumed_run_leaves_out_parts_with_results(tmp_path: Path, monke
     anew = Run(tmp_path, monkeypatch)
     await anew.timed.run(["tiers"])
     assert anew.results["finished"] == ["tiers"]
+
+
+async def test_what_was_tuned_is_set_aside_if_a_part_fails_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels that were tuned may end an engine, and all parts come after them."""
+    monkeypatch.setenv(tuned.VARIABLE, "")  # so that it is put back
+    folders: list[str] = []
+
+    async def tune(run: TimedRun) -> None:
+        run._use_tuned(tmp_path)
+
+    async def end_with_tuned(run: TimedRun) -> None:
+        folders.append(os.environ.get(tuned.VARIABLE, ""))
+        if folders[-1]:
+            raise NotStarted("no kernel image is available")
+
+    async def end(_: TimedRun) -> None:
+        raise NotStarted("it ended")
+
+    first = Run(tmp_path, monkeypatch, tune=tune, oracle=end_with_tuned, storm=end)
+    await first.timed.run(["tune", "sleep", "oracle", "tiers", "storm"])
+    assert first.ran == ["tune", "sleep", "oracle", "oracle", "tiers", "storm"], "storm is not run twice"
+    assert folders == [str(tmp_path), ""]
+    assert "no kernel image" in first.results["steps"]["tune: set aside"]["error"]
+    assert "oracle ended early" not in first.results["steps"]
+    second = Run(tmp_path, monkeypatch, resume=True, storm=end_with_tuned)
+    await second.timed.run(["tune", "oracle", "storm"])
+    assert (second.ran, folders[2:]) == (["storm"], [""])
+
+
+async def test_what_was_tuned_is_set_aside_if_answers_are_wrong_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tuned.VARIABLE, "")  # so that it is put back
+
+    async def graphs(report: Report, *_: object) -> None:
+        wrong = [["adapter", "question", "answer"]] if os.environ.get(tuned.VARIABLE) else []
+        report.add("twenty adapters in one crowd, with compilation and graphs", not wrong, right=200, wrong=wrong)
+
+    monkeypatch.setattr(correctness, "graphs", graphs)
+    run = Run(tmp_path, monkeypatch)
+    monkeypatch.setattr(run.timed, "_oracle", lambda: TimedRun._oracle(run.timed))
+    run.timed._use_tuned(tmp_path)
+    await run.timed.run(["oracle"])
+    assert "1 answers are wrong" in run.results["steps"]["tune: set aside"]["error"]
+    assert run.results["steps"]["twenty adapters in one crowd, with compilation and graphs"]["ok"]
+    assert run.results["finished"] == ["oracle"]
 
 
 async def test_a_part_is_no_longer_listed_as_left_out_once_it_is_measured(
