@@ -72,10 +72,12 @@ async def run(names: list[str], shape: Shape, device: str, report: Report, work:
     bench = Bench("large", RunSettings(quick=False, tiny=tiny, smoke=tiny, seed=0, work=work))
 
     async def measured() -> None:
+        is_done = False
         try:
             await large.run(bench, shape)
+            is_done = True
         finally:
-            report.add(f"large, {shape.name}", not bench.failures, **bench.result())
+            report.add(f"large, {shape.name}", is_done and not bench.failures, **bench.result())
 
     steps: dict[str, Callable[[], Awaitable[None]]] = {
         "eager": lambda: correctness.eager(report, device, work, 1 if tiny else 3),

@@ -15,6 +15,7 @@ from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import LARGER, SHAPES
 from benchmarks.harness import Bench
 from benchmarks.load.budget import Budget
+from benchmarks.peers.servers import NotStarted
 from registry.recipes.definition import Expected
 from registry.recipes.loading import load_recipes, parse_recipe
 
@@ -153,6 +154,20 @@ async def test_speech_has_figures_for_its_recipe(tmp_path: Path, monkeypatch: py
     for name in ("single-gpu-80gb", "h200"):
         text = (shipped.RECIPES / name / "whisper.yaml").read_text()
         assert parse_recipe(shipped.with_figures(text, found[next(iter(found))]), name).expected.load_seconds == 2.0
+
+
+async def test_speech_that_was_not_measured_is_not_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def died(*_: object) -> dict[str, object]:
+        raise NotStarted("roundhouse ended with 1")
+
+    monkeypatch.setattr(speech, "measure", died)
+    monkeypatch.setattr(timed, "write_whisper", lambda folder, shape: folder)
+    monkeypatch.setenv("BARE_DEVICE", "")  # so that it is put back
+    (tmp_path / "speech").mkdir()
+    report = Report(tmp_path / "results.json", "cpu", 0.01)
+    with pytest.raises(NotStarted):
+        await timed.TimedRun(report, SHAPES["8b"], "cpu", tmp_path, Budget(1000))._speech()
+    assert not report.steps["speech"]["ok"]
 
 
 @pytest.mark.parametrize(
