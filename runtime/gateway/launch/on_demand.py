@@ -23,7 +23,7 @@ from cachetools import TTLCache
 from adapters.remote import SCHEMES
 from adapters.types import UrlSource
 from registry.catalog import Catalog
-from registry.errors import Forbidden, NotFound, QueueFull, RoundhouseError, Unavailable
+from registry.errors import Forbidden, NotFound, QueueFull, RoundhouseError, Unavailable, short
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import HubSource, is_revision
 from runtime.gateway.adapters import Adapters
@@ -76,12 +76,24 @@ class OnDemand:
         return known
 
     def hint(self, model_ref: ModelRef, caller: Caller) -> str:
-        """Say how to get an adapter that is named by its source, where requests register none; '' otherwise."""
-        found = _find(model_ref, self._names.visible_to(caller)) if model_ref.task is Task.CHAT else None
-        if found is None or found[0].memory.adapters.on_demand:
+        """Say how to get an adapter that is named by its source, where the request cannot register it; else ''."""
+        if model_ref.task is not Task.CHAT:
             return ""
-        where = f"memory.adapters.on_demand in the recipe of '{found[0].id}'"
-        return f" Register it first (POST /v1/adapters), or let requests do so: {where}."
+        catalog, name = self._names.visible_to(caller), model_ref.name
+        found = _find(model_ref, catalog)
+        if found is not None and not found[0].memory.adapters.on_demand:
+            where = f"memory.adapters.on_demand in the recipe of '{found[0].id}'"
+            return f" Register it first (POST /v1/adapters), or let requests do so: {where}."
+        takers = [one.id for one in catalog.recipes.values() if one.memory.adapters.on_demand and not one.is_former]
+        if (
+            found is None
+            and takers
+            and model_ref.adapter is None
+            and isinstance(name, str)
+            and source_of(name[:LONGEST])
+        ):
+            return f" If it is an adapter to be fetched, name its base, too: '{takers[0]}:{short(name, 200)}'."
+        return ""
 
     async def close(self) -> None:
         """Cancel the downloads."""

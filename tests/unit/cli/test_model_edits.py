@@ -82,6 +82,7 @@ def test_a_gguf_is_sent_by_its_own_name_even_as_a_link(adding: FakeServer, run: 
         assert f"ln -s {blob} NAME/NAME.gguf" in refused.stderr
     blob.write_bytes(b"PK")
     assert "Give the model's folder" in run("models", "add", str(blob), "--yes").stderr
+    assert "docs/migrate.md" in run("models", "add", str(blob.rename(tmp_path / "Modelfile")), "--yes").stderr
     assert len(adding.received) == sent
 
 

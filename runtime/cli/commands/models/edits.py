@@ -162,7 +162,8 @@ def _gguf(file: Path) -> Path:
             f"{file} is a GGUF without the ending .gguf, as in Ollama's blobs. Link it into a folder of its own: "
             f"mkdir NAME && ln -s {path} NAME/NAME.gguf"
         )
-    raise RefusedError(f"{file} is a file. Give the model's folder, or a GGUF file.")
+    recipes = " What a Modelfile sets goes into a recipe: see docs/migrate.md." if file.name == "Modelfile" else ""
+    raise RefusedError(f"{file} is a file. Give the model's folder, or a GGUF file.{recipes}")
 
 
 def setting(text: str) -> tuple[str, Any]:

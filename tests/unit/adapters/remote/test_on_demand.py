@@ -169,7 +169,16 @@ async def test_a_name_that_is_no_source_of_an_allowed_base_is_ignored(
 def test_a_source_that_the_base_does_not_fetch_comes_with_advice(provider: OnDemand) -> None:
     for ref in (model_ref("other:org/name"), model_ref("other", "/srv/legal")):
         assert "memory.adapters.on_demand in the recipe of 'other'" in provider.hint(ref, MAY)
-    for ref in (model_ref("other:legal"), model_ref("llama:org/name"), model_ref("nobody:org/name"), model_ref(None)):
+    for name in ("org/name", "s3://bucket/name"):
+        assert f"name its base, too: 'llama:{name}'." in provider.hint(model_ref(name), MAY)
+    for ref in (
+        model_ref("other:legal"),
+        model_ref("llama:org/name"),
+        model_ref("nobody:org/name"),
+        model_ref("legal"),
+        model_ref(None),
+        ModelRef(Task.EMBED, "org/name"),
+    ):
         assert provider.hint(ref, MAY) == ""
 
 
