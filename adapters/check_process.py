@@ -22,6 +22,7 @@ from adapters.content.normalise import normalise
 from adapters.content.tensor_file import BadFile
 from adapters.content.validate import examine
 from adapters.jobs import FULL, CheckAnswer, Job, decode_job
+from registry.base.limits import limit
 
 
 def check(job: Job) -> CheckAnswer:
@@ -58,12 +59,12 @@ def check(job: Job) -> CheckAnswer:
 def _limit(job: Job) -> None:
     """Limit memory, CPU time (cumulative over jobs) and size of written files for a job."""
     bounds = job.bounds
-    resource.setrlimit(resource.RLIMIT_AS, (bounds.adapter_check_memory, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_AS, bounds.adapter_check_memory)
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime + bounds.adapter_check_seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_CPU, seconds)
     file_bytes = bounds.unpacked_bytes if job.file_bytes is None else job.file_bytes
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_FSIZE, file_bytes)
 
 
 def _too_long(*_: object) -> None:
@@ -75,7 +76,7 @@ def main() -> None:
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # such as the server's port, which its event loop may pass on
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write over the limit raises EFBIG instead
     signal.signal(signal.SIGALRM, _too_long)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit(resource.RLIMIT_CORE, 0, for_good=True)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # only answers may go to the pipe
     answers.write("ready\n")

@@ -31,6 +31,7 @@ import msgspec
 from batches.intake.split import SplitJob, split
 from batches.records import BatchFault
 from registry.base.json import NOT_JSON, Values
+from registry.base.limits import limit
 from registry.errors import TooLarge
 
 MEMORY = 384 << 20
@@ -274,15 +275,15 @@ def limit_process(job: InputJob | SplitJob | None = None) -> None:
     A body that it maps needs additional address space.
     """
     if job is not None:
-        resource.setrlimit(resource.RLIMIT_CPU, (max(1, int(job.seconds)), resource.RLIM_INFINITY))
+        limit(resource.RLIMIT_CPU, max(1, int(job.seconds)))
         if isinstance(job, SplitJob):
             most = MEMORY + job.path.stat().st_size
-            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+            limit(resource.RLIMIT_AS, most)
         return
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # including the server's port, which an event loop may leak
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but the server stops this process
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_CORE, 0, for_good=True)
+    limit(resource.RLIMIT_AS, MEMORY)
 
 
 def main() -> None:

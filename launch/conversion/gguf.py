@@ -27,6 +27,7 @@ from models.sources.repository import files_of, missing_bytes
 from models.sources.resolve import Fetched
 from registry.base.child import PACKAGES, with_our_packages
 from registry.base.importing import TRAINING, fast_imports
+from registry.base.limits import limit
 from registry.base.wording import size_words
 from registry.errors import DoesNotFit, EngineFailed, Unfit
 from registry.files import git_lfs
@@ -234,7 +235,7 @@ def _read(file: Path) -> GgufDescription:
 def main() -> None:
     """Describe the file named by the last argument. Ends early if the parent process ends."""
     die_with_parent(int(sys.argv[1]))
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
+    limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS, for_good=True)
     answers = os.dup(1)
     os.dup2(2, 1)  # only the answer may go to the pipe
 

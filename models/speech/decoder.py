@@ -57,7 +57,9 @@ class UndecodableFile(Exception):
 def confine(memory: int) -> None:
     """Set limits that libraries cannot exceed, and make this process die with its parent."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    _, allowed = resource.getrlimit(resource.RLIMIT_AS)
+    most = memory if allowed == resource.RLIM_INFINITY else min(memory, allowed)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))

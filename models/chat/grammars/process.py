@@ -33,6 +33,7 @@ from models.chat.grammars import language
 from models.chat.vllm.grammars import Compiler
 from models.process_control import die_with_parent
 from registry.base.json import NOT_JSON
+from registry.base.limits import limit
 from registry.bounds import Bounds
 
 NICE = 10
@@ -181,9 +182,9 @@ def _bounded(work: Callable[[], Verdict], writer: int, bounds: Bounds, seconds: 
             Path("/proc/self/oom_score_adj").write_text("1000")
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        limit(resource.RLIMIT_CORE, 0, for_good=True)
         most = psutil.Process().memory_info().data + bounds.compile_memory
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit(resource.RLIMIT_DATA, most, for_good=True)
         verdict = work()
         with os.fdopen(writer, "wb") as out:
             out.write(msgspec.json.encode(verdict))
