@@ -32,9 +32,11 @@ def restart_with_id() -> None:
     """Restart this process in place, with a run id. Does not return.
 
     The id must be in the environment from the start: /proc does not show later changes by the process itself, and the
-    API process is a fork. The same environment lets every process of the server find our packages.
+    API process is a fork. The same environment lets every process of the server find our packages, and read files as
+    UTF-8 in any locale: under another encoding, libraries would misread templates and vocabularies, or fail.
     """
     os.environ.update(with_our_packages(os.environ))
+    os.environ["PYTHONUTF8"] = "1"
     os.environ[VARIABLE] = f"{os.getpid()}-{secrets.token_hex(8)}"
     for number in range(3):  # if a service manager closed them, files opened next would be taken for them
         try:

@@ -579,6 +579,24 @@ def test_closed_standard_streams_are_opened() -> None:
         assert message.read_text() == "/dev/null /dev/null /dev/null"
 
 
+def test_files_are_read_as_utf_8_in_any_locale(tmp_path: Path) -> None:
+    script, environment = tmp_path / "script.py", {**os.environ, "PYTHONPATH": str(root())}
+    script.write_text(
+        "import subprocess, sys\n"
+        "from runtime.cli.local import processes\n"
+        "if processes.own_id() is None: processes.restart_with_id()\n"
+        "show = 'import locale, sys; print(locale.getpreferredencoding(False))'\n"
+        "exec(show)\n"
+        "subprocess.run([sys.executable, '-c', show])\n"
+    )
+    without = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=root(), env={**environment, **without}, stdout=subprocess.PIPE, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.lower().split() == ["utf-8", "utf-8"]
+
+
 @pytest.mark.parametrize("file", ["state.db", "tenants.db"])
 def test_a_newer_database_is_refused_before_a_process_starts(tmp_path: Path, file: str) -> None:
     """After exit code 4, a service manager would repeat the start and hide why it fails."""
