@@ -10,12 +10,14 @@ A signature contains the time by the database's clock, a nonce, and an HMAC over
 | signed more than WINDOW_SECONDS before or after now        | the same                                                |
 | a signature that was used before                           | the same, even if the first request failed              |
 | signed before this server started                          | the same, because it no longer knows the nonces of then |
+| signed after the database's clock was set back             | accepted, as if this server had just started            |
 
 Nothing is encrypted, and neither bodies nor answers are signed, so nobody else may be able to modify traffic on the
 network.
 """
 
 import hmac
+import logging
 import re
 import secrets
 import time
@@ -26,6 +28,7 @@ from typing import NamedTuple
 from fleet.tls import Complaints
 from registry.errors import BadRequest, Misdirected, NotFound
 
+log = logging.getLogger("roundhouse.fleet")
 HEADER = "x-roundhouse-signature"
 WINDOW_SECONDS = 30.0
 MAX_TAKEN = 1 << 18
@@ -77,8 +80,9 @@ def fault_of(key: bytes, request: SignedRequest, signature: Signature | None, no
     digest = _digest(key, request, signature.milliseconds, signature.nonce)
     if not hmac.compare_digest(digest, signature.digest):
         return "the signature is from another key, or for another request"
-    if abs(now - signature.seconds) > WINDOW_SECONDS:
-        return f"the signature is {now - signature.seconds:.0f} s old"
+    age = now - signature.seconds
+    if abs(age) > WINDOW_SECONDS:
+        return f"the signature is {age:.0f} s old" if age > 0 else f"the signature is from {-age:.0f} s in the future"
     return None
 
 
@@ -125,7 +129,7 @@ class FleetKey:
     ) -> None:
         self.name, self.is_local, self._key, self._clock = name, is_local, key, clock
         self._complaints = Complaints("a request to the fleet's port was refused", time.monotonic)
-        self._since = clock()
+        self._since = self._now = clock()
         self._taken: dict[str, float] = {}
         """Used nonces, oldest first, each with the time at which it may be forgotten."""
 
@@ -140,6 +144,11 @@ class FleetKey:
     def check(self, request: SignedRequest, value: str) -> None:
         """Check a received request. Raises Misdirected, so that its sender tries another node."""
         now, signature = self._clock(), read_signature(value)
+        if now < self._now - WINDOW_SECONDS:  # set back: until it gets there again, everything would seem too old
+            log.warning("the database's clock was set back", extra={"seconds": round(self._now - now)})
+            self._since = now - WINDOW_SECONDS
+            self._taken.clear()
+        self._now = now
         fault = fault_of(self._key, request, signature, now)
         if fault is None and signature is not None:
             fault = self._take(signature, now)
