@@ -121,12 +121,14 @@ class TimedRun:
             "encoders": self._encoders, "speech": self._speech, "larger": self._larger, "tune": self._tune,
         }  # fmt: skip
         self._traced = "ttft" in names
+        if self._report.is_finished("tune") and SET_ASIDE not in self._report.steps:
+            self._use_tuned(self._report.folder)
         with self._stack:
             waiting = list(names)
             while waiting:
                 name = waiting.pop(0)
                 if self._report.is_finished(name):
-                    self._go_on_after(name)
+                    print(f"{name}: already in the results file", flush=True)
                     continue
                 if name not in SHARED or not all(server.is_running for server in self._servers):
                     self._stop()
@@ -161,12 +163,6 @@ class TimedRun:
         shared = {process.pid for server in self._servers for process in processes.family(server.pid)}
         spared = {process.pid for process in processes.family(os.getpid())} - shared
         return lambda: kill_children(spared)
-
-    def _go_on_after(self, name: str) -> None:
-        """Restore what a part that an earlier run finished provides for later ones."""
-        print(f"{name}: already in the results file", flush=True)
-        if name == "tune" and SET_ASIDE not in self._report.steps:
-            self._use_tuned(self._report.folder)
 
     def _use_tuned(self, folder: Path) -> None:
         """Let servers that start from now on use the configurations in a folder."""

@@ -240,6 +240,9 @@ async def test_a_resumed_run_leaves_out_parts_with_results(tmp_path: Path, monke
     assert second.results["finished"] == ["tune", "tiers", "mixed", "sleep"]
     assert second.timed._report.ok
     assert len(second.results["resumed"]) == 1
+    monkeypatch.delenv(tuned.VARIABLE)
+    await Run(tmp_path, monkeypatch, resume=True).timed.run(["speech"])
+    assert os.environ[tuned.VARIABLE] == str(tmp_path), "also if this call does not name that part"
     anew = Run(tmp_path, monkeypatch)
     await anew.timed.run(["tiers"])
     assert anew.results["finished"] == ["tiers"]
