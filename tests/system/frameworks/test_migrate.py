@@ -67,6 +67,24 @@ def test_loraxs_adapter_id_in_the_body(server: Server) -> None:
     assert "HELLO WORLD" in server.http.post("/generate", json=body).json()["generated_text"]
 
 
+def test_xinferences_and_sglangs_names_of_an_adapter(server: Server) -> None:
+    check_row("Xinference", "lora_name", "the same")
+    for field in ("lora_name", "lora_path"):
+        answer = chat(server, model="starter-chat", **{field: "uppercase"})
+        assert answer.json()["choices"][0]["message"]["content"] == "HELLO WORLD", answer.text
+        assert chat(server, model="starter-chat", **{field: "no-such-adapter"}).status_code == 404
+
+
+def test_forms_in_the_words_of_earlier_vllms_and_other_servers(server: Server) -> None:
+    check_row("vllm serve", "guided_json_object", "the same")
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+    for form in ({"guided_json": schema}, {"json_schema": schema}, {"ebnf": 'root ::= "{\\"a\\":1}"'}):
+        answer = chat(server, **form)
+        assert json.loads(answer.json()["choices"][0]["message"]["content"])["a"] == 1, answer.text
+    answer = chat(server, guided_json_object=True, max_tokens=20)
+    assert answer.json()["choices"][0]["message"]["content"].startswith("{"), answer.text
+
+
 def test_tgis_refusals_and_forms(server: Server) -> None:
     check_row("Text Generation Inference", "watermark", "refused")
     check_row("Text Generation Inference", "response_format", "the same")
