@@ -245,9 +245,9 @@ class Settings(BaseSettings):
     max_waiting: Annotated[int, BOUNDS] = Field(
         default=2048, ge=1, description="Requests that may wait in the whole server. Beyond that, 429."
     )
-    max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), description="Largest JSON body.")
+    max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), ge=1, description="Largest JSON body.")
     max_bodies: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(256 * 2**20), description="Bytes of all JSON bodies in memory. Beyond that, 429."
+        default=ByteSize(256 * 2**20), ge=1, description="Bytes of all JSON bodies in memory. Beyond that, 429."
     )
     max_headers: ByteSize = ByteSize(64 * 2**10)
     """Bytes of a request line and its headers."""
@@ -257,7 +257,7 @@ class Settings(BaseSettings):
     """Idle connections per address. Beyond that, the one idle longest is closed."""
     min_rate: ByteSize = ByteSize(4 * 2**10)
     """Minimum bytes per second of a body after `body_seconds`."""
-    max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")
+    max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), ge=1, description="Largest recording.")
     max_file: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(200 * 2**20), ge=2**10, description="Largest file of POST /v1/files."
     )
@@ -265,7 +265,7 @@ class Settings(BaseSettings):
         default=ByteSize(20 * 2**30), ge=2**20, description="Disk space for all files of POST /v1/files together."
     )
     max_adapter: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(2 * 2**30), description="Largest adapter archive."
+        default=ByteSize(2 * 2**30), ge=1, description="Largest adapter archive."
     )
     max_uploads: ByteSize = ByteSize(8 * 2**30)
     """Bytes of all uploads in progress."""

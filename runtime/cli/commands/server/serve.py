@@ -171,7 +171,7 @@ def _check_access(settings: "Settings") -> None:
 
 
 def _check_versions(settings: "Settings") -> None:
-    """Raise UsageError for a database file of a newer version, on which each start would fail."""
+    """Raise UsageError for a database of a newer version, on which each start would fail."""
     from contextlib import closing, suppress
 
     from registry.base.importing import fast_imports
@@ -181,22 +181,32 @@ def _check_versions(settings: "Settings") -> None:
         from registry.state import database as state
         from registry.state import tables as state_tables
         from registry.storage.database import SQLITE, Database, url_of
+        from registry.storage.files import server_id
         from registry.storage.migration import refuse_newer
         from tenants import key_settings
         from tenants.storage import opening as tenants
         from tenants.storage import tables as tenants_tables
 
-    for file, scripts, table in (
-        (state.FILE, state.MIGRATIONS, state_tables.VERSION_TABLE),
-        (key_settings.FILE, tenants.MIGRATIONS, tenants_tables.VERSION_TABLE),
+    folder = settings.data_dir.absolute()
+    remote = settings.database if state.is_remote(settings.database) else None
+    schema = f"roundhouse_{server_id(folder)}" if remote else None
+    for text, within, scripts, table in (
+        (remote or f"{SQLITE}:///{folder / state.FILE}", schema, state.MIGRATIONS, state_tables.VERSION_TABLE),
+        (
+            settings.database or f"{SQLITE}:///{folder / key_settings.FILE}",
+            None,
+            tenants.MIGRATIONS,
+            tenants_tables.VERSION_TABLE,
+        ),
     ):
-        path = (settings.data_dir / file).absolute()
-        if path.is_file():
-            with suppress(Unavailable), closing(Database(url_of(f"{SQLITE}:///{path}"), read_only=True)) as database:
-                try:
-                    refuse_newer(database, scripts, table)
-                except Conflict as error:
-                    raise UsageError(error.message, code=error.code) from None
+        url = url_of(text)
+        if url.drivername == SQLITE and not Path(url.database or "").is_file():
+            continue
+        with suppress(Unavailable), closing(Database(url, schema=within, read_only=True)) as database:
+            try:
+                refuse_newer(database, scripts, table)
+            except Conflict as error:
+                raise UsageError(error.message, code=error.code) from None
 
 
 def _check_oidc(settings: "Settings") -> None:

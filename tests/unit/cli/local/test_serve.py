@@ -13,15 +13,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sqlalchemy as sa
 from pydantic import ByteSize
 
 from models import nvml
 from registry.bounds import Bounds
 from registry.recipes.loading import load_documents
+from registry.state.database import State
 from registry.state.tables import VERSION_TABLE as STATE_VERSION
+from registry.storage.database import Database, url_of
+from registry.storage.files import server_id
 from runtime.cli.commands.server.options import options
-from runtime.cli.commands.server.serve import _reachable, _slots, _take_port
-from runtime.cli.failures import RefusedError
+from runtime.cli.commands.server.serve import _check_versions, _reachable, _slots, _take_port
+from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.local import announce, processes
 from runtime.cli.local.announce import sample_requests
 from runtime.cli.local.data_dir import DataDir
@@ -29,6 +33,7 @@ from runtime.cli.options import root
 from runtime.config import device
 from runtime.config.settings import REMOVED, Settings, starter_recipes
 from runtime.server.front import _shared_socket
+from tenants.storage.opening import open_tables
 from tenants.storage.tables import VERSION_TABLE as TENANTS_VERSION
 from tests.eventually import eventually
 from tests.system.serving import free_port
@@ -595,6 +600,35 @@ def test_files_are_read_as_utf_8_in_any_locale(tmp_path: Path) -> None:
         check=True,
     )  # fmt: skip
     assert done.stdout.lower().split() == ["utf-8", "utf-8"]
+
+
+def test_newer_tables_on_postgresql_are_refused_too(tmp_path: Path, database_url: str) -> None:
+    settings = Settings(data_dir=tmp_path, run_dir=tmp_path, database=database_url)
+    _check_versions(settings)  # without tables
+    State(tmp_path, url=database_url).close()
+    open_tables(tmp_path, database_url).close()
+    _check_versions(settings)
+    with closing(Database(url_of(database_url), schema=f"roundhouse_{server_id(tmp_path)}")) as state:
+        set_version(state, STATE_VERSION, "9999")
+        with pytest.raises(UsageError, match="was written by a newer Roundhouse"):
+            _check_versions(settings)
+        set_version(state, STATE_VERSION, "0001")
+    with closing(Database(url_of(database_url))) as teams:
+        set_version(teams, TENANTS_VERSION, "9999")
+    with pytest.raises(UsageError, match="was written by a newer Roundhouse"):
+        _check_versions(settings)
+
+
+def set_version(database: Database, table: str, version: str) -> None:
+    with database.write() as connection:
+        connection.execute(sa.text(f"UPDATE {table} SET version_num = :it, least = :it"), {"it": version})
+
+
+@pytest.mark.parametrize("option", ["--max-json", "--max-bodies", "--max-audio", "--max-adapter"])
+def test_a_size_that_refuses_everything_is_wrong_usage(option: str, run: Run) -> None:
+    done = run("serve", option, "0")
+    assert done.exit_code == 2
+    assert f"{option} cannot be '0'; write 1 or more" in done.stderr
 
 
 @pytest.mark.parametrize("file", ["state.db", "tenants.db"])
