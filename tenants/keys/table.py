@@ -39,11 +39,13 @@ def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
     return [first, *(other for other, its_first in roots.items() if its_first == first)]
 
 
+RESPONSES_AT_ONCE, PAUSE = 500, 0.01
+"""Most stored responses that one transaction deletes, and seconds between two, in which others may write."""
 _OWNER = b"roundhouse pepper"
 
 
 class KeyTable:
-    """Each call is one transaction and blocks on the database.
+    """Each call is one transaction, after others that delete many stored responses, and blocks on the database.
 
     Args:
         pepper: for the keys. Raises Conflict if the keys in the database were created with another one.
@@ -102,6 +104,8 @@ class KeyTable:
             raise Conflict(
                 f"The team '{DEFAULT_TEAM}' cannot be archived: requests without a key belong to it.", param="team"
             )
+        if archived:
+            self._delete_responses(id_)
         with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if (team.archived is not None) == archived:
@@ -127,21 +131,27 @@ class KeyTable:
 
         0 `response_hours` deletes the stored responses.
         """
+        if name is not None:
+            check_name(name)
+        if weight is not None:
+            check_weight(weight)
+        if timezone is not None:
+            zone_of(timezone)
+        if response_hours is not None:
+            check_hours(response_hours)
+        if response_hours == 0:
+            self._delete_responses(id_)
         with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if name is not None:
-                check_name(name)
                 team = replace(team, name=name or id_)
             if weight is not None:
-                check_weight(weight)
                 team = replace(team, weight=weight)
             if timezone is not None:
-                zone_of(timezone)
                 team = replace(team, timezone=timezone)
             if store_texts is not None:
                 team = replace(team, store_texts=store_texts)
             if response_hours is not None:
-                check_hours(response_hours)
                 team = replace(team, response_hours=response_hours)
                 if not response_hours:
                     connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.team == id_))
@@ -149,6 +159,19 @@ class KeyTable:
             connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(values))
             connection.execute(CHANGED)
         return team
+
+    def _delete_responses(self, team: str) -> None:
+        """Delete a team's stored responses before the change that forbids them, which then finds only few.
+
+        In one transaction, 100,000 keep all other writers of SQLite out for 6 s, and they give up after 5 s.
+        """
+        some = sa.select(RESPONSES.c.id).where(RESPONSES.c.team == team).limit(RESPONSES_AT_ONCE)
+        delete = sa.delete(RESPONSES).where(RESPONSES.c.id.in_(some.scalar_subquery()))
+        while True:
+            with self._database.write() as connection:
+                if connection.execute(delete).rowcount < RESPONSES_AT_ONCE:
+                    return
+            time.sleep(PAUSE)
 
     def _of_team(self, connection: sa.Connection, id_: str) -> Any:
         row = _find(connection, TEAMS, id_)

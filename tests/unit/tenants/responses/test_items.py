@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from registry.errors import BadRequest, TooLarge
 from registry.storage.database import Database
+from tenants.keys import table as key_table
 from tenants.keys.table import KeyTable
 from tenants.responses import table as responses_table
 from tenants.responses.table import ResponseTable
@@ -64,3 +65,33 @@ def test_expired_responses_are_deleted_in_several_transactions(
     assert responses.sweep() == 6
     assert deleted == [2, 2, 2, 2, 0]
     assert responses.get("search", "new") is not None
+
+
+@pytest.mark.parametrize("change", ["archive", "edit"])
+def test_all_responses_of_a_team_are_deleted_in_several_transactions(
+    change: str, database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_table, "RESPONSES_AT_ONCE", 2)
+    table.create_team("search")
+    table.create_team("other")
+    responses = ResponseTable(database, "server", 1 << 20, clock)
+    for number in range(5):
+        responses.put(f"{number}", "search", 1, b"", ANSWER % ITEM)
+    responses.put("theirs", "other", 1, b"", b"{}")
+    deleted: list[int] = []
+
+    def watch(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM responses"):
+            deleted.append(cursor.rowcount)
+
+    sa.event.listen(database.engine, "after_cursor_execute", watch)
+    with pytest.raises(BadRequest):
+        table.edit_team("search", weight=-1.0, response_hours=0)
+    assert deleted == [], "a change that is refused deletes nothing"
+    if change == "archive":
+        table.archive("search", True)
+    else:
+        table.edit_team("search", response_hours=0)
+    assert deleted == [2, 2, 1, 0]
+    assert responses.get("search", "0") is None
+    assert responses.get("other", "theirs") is not None
