@@ -152,6 +152,17 @@ def simulate(
         print(f"from {_time(result.first)} to {_time(result.last)}")
 
 
+LITELLM = {
+    "rpm": "requests_per_minute",
+    "rpm_limit": "requests_per_minute",
+    "tpm": "tokens_per_minute",
+    "tpm_limit": "tokens_per_minute",
+    "max_parallel_requests": "requests_at_once",
+    "max_budget": "spend_per_day or spend_per_month",
+}
+"""LiteLLM's words, and ours."""
+
+
 def _limit_of(kind: str, amount: str, team: str | None, key: str | None, model: str, mode: str) -> "Limit":
     """Build a limit from the options. Raises UsageError."""
     from registry.errors import BadRequest
@@ -163,6 +174,8 @@ def _limit_of(kind: str, amount: str, team: str | None, key: str | None, model: 
     try:
         known, how = Kinds(kind.replace("-", "_")), Mode(mode)
     except ValueError:
+        if other := LITELLM.get(kind.replace("-", "_")):
+            raise UsageError(f"There is no limit {kind}. Write {other}.") from None
         raise UsageError(f"KIND must be one of {KINDS}; --mode must be enforce, warn or shadow.") from None
     try:
         return Limit("", "team" if team else "key", team or key or "", known, amount_of(known, amount), how, model)

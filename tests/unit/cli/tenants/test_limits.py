@@ -136,3 +136,10 @@ def test_limits_of_an_unknown_owner_are_refused(owner: str, name: str, run: Run)
     done = run("limits", "list", f"--{owner}", name)
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"no {owner} '{name}'" in done.stderr
+
+
+def test_litellms_words_of_a_limit_get_ours(run: Run) -> None:
+    for word, ours in (("rpm_limit", "requests_per_minute"), ("max-budget", "spend_per_day or spend_per_month")):
+        result = run("limits", "set", word, "5", "--team", "search")
+        assert result.exit_code == 2
+        assert f"There is no limit {word}. Write {ours}." in " ".join(result.stderr.split())
