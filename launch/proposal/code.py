@@ -11,7 +11,8 @@ from typing import Any
 from launch.files.listing import Listing
 from launch.proposal.draft import Draft, put
 from models.chat.vllm import source as vllm_source
-from registry.errors import Forbidden, Unfit
+from models.flags import OURS
+from registry.errors import BadRequest, Forbidden, Unfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ WORDS: Mapping[str, frozenset[str]] = {
 
 
 def check_flags(requested: Mapping[str, object], trusted: bool) -> None:
-    """Raise Forbidden for a flag that only a trusted client may set.
+    """Raise Forbidden for a flag that only a trusted client may set, BadRequest for one with its own key.
 
     requested: values by dotted keys. Keys that a later one overwrites are checked as well.
     """
@@ -147,6 +148,9 @@ def _check(name: str, value: object) -> None:
     plain = name.replace("-", "_")
     if plain in HARMLESS or (isinstance(value, str) and value in WORDS.get(plain, ())) or value is None:
         return
+    if plain in OURS:
+        param = f"engine.flags.{name}"
+        raise BadRequest(f"'{param}' is no flag of a recipe here: write it as {OURS[plain]}.", param=param)
     raise Forbidden(
         f"engine.flags.{name} may name foreign files or code, so clients may not set it"
         f"{' to this' if plain in WORDS else ''}: write it into a recipe of --recipes, or start the server with "

@@ -12,7 +12,7 @@ import pytest
 
 from launch.proposal.code import check_flags
 from launch.request import ModelRequest
-from registry.errors import Conflict, DoesNotFit, Forbidden, Unfit
+from registry.errors import BadRequest, Conflict, DoesNotFit, Forbidden, Unfit
 from registry.files.sources import locate
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import PackageSource
@@ -212,6 +212,12 @@ def test_flags_that_name_files_or_code_are_not_for_clients(requested: dict[str, 
         check_flags(requested, trusted=False)
     assert refused.value.code == "flag_not_allowed"
     check_flags(requested, trusted=True)
+
+
+def test_a_flag_with_its_own_key_gets_that_key() -> None:
+    with pytest.raises(BadRequest, match="write it as context_length") as refused:
+        check_flags({"engine.flags.max-model-len": 4096}, trusted=False)
+    assert refused.value.param == "engine.flags.max-model-len"
 
 
 def test_harmless_flags_are_accepted() -> None:
