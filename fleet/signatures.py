@@ -10,7 +10,7 @@ A signature contains the time by the database's clock, a nonce, and an HMAC over
 | signed more than WINDOW_SECONDS before or after now        | the same                                                |
 | a signature that was used before                           | the same, even if the first request failed              |
 | signed before this server started                          | the same, because it no longer knows the nonces of then |
-| signed after the database's clock was set back             | accepted, as if this server had just started            |
+| signed after the database's clock was set back             | accepted; what was used before stays refused            |
 
 Nothing is encrypted, and neither bodies nor answers are signed, so nobody else may be able to modify traffic on the
 network.
@@ -132,6 +132,8 @@ class FleetKey:
         self._since = self._now = clock()
         self._taken: dict[str, float] = {}
         """Used nonces, oldest first, each with the time at which it may be forgotten."""
+        self._taken_before: dict[str, float] = {}
+        """The same from before the clock was set back, until it gets there again."""
 
     def refresh(self) -> bool:
         """See `FleetTls`. A key is read only at start."""
@@ -147,7 +149,8 @@ class FleetKey:
         if now < self._now - WINDOW_SECONDS:  # set back: until it gets there again, everything would seem too old
             log.warning("the database's clock was set back", extra={"seconds": round(self._now - now)})
             self._since = now - WINDOW_SECONDS
-            self._taken.clear()
+            before = sorted((self._taken_before | self._taken).items(), key=lambda item: item[1])
+            self._taken_before, self._taken = dict(before[-MAX_TAKEN:]), {}
         self._now = now
         fault = fault_of(self._key, request, signature, now)
         if fault is None and signature is not None:
@@ -158,11 +161,12 @@ class FleetKey:
 
     def _take(self, signature: Signature, now: float) -> str | None:
         """Store a nonce. Returns why it is refused, or None if it is accepted."""
-        while self._taken and next(iter(self._taken.values())) < now:
-            del self._taken[next(iter(self._taken))]
+        for taken in (self._taken, self._taken_before):
+            while taken and next(iter(taken.values())) < now:
+                del taken[next(iter(taken))]
         if signature.seconds < self._since:
             return "the signature is older than this server's start"
-        if signature.nonce in self._taken:
+        if signature.nonce in self._taken or signature.nonce in self._taken_before:
             return "the signature was used before"
         if len(self._taken) >= MAX_TAKEN:
             return f"there were {MAX_TAKEN:,} requests within a minute"

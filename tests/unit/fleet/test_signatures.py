@@ -118,6 +118,12 @@ def test_requests_are_accepted_after_the_databases_clock_was_set_back(
         receiver.check(REQUEST, early)
     assert caplog.messages[0] == "the database's clock was set back"
     assert len(receiver._taken) == 1
+    clock.now += 3600.0
+    with pytest.raises(Misdirected, match="was used before"):
+        receiver.check(REQUEST, early)
+    clock.now += 2 * WINDOW_SECONDS + 1.0
+    receiver.check(REQUEST, sender.sign(REQUEST))
+    assert (len(receiver._taken), receiver._taken_before) == (1, {})
 
 
 def test_remembered_requests_are_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
