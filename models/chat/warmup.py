@@ -6,6 +6,7 @@ Measured on 2 cores without it: first sampled request 0.3-0.8 s, first JSON sche
 import asyncio
 import json
 import logging
+import random
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -67,6 +68,9 @@ Triton compiles vLLM's LoRA kernels separately for batches below 128 tokens and 
 other even sizes and odd sizes. vLLM's own warm-up covers multiples of 16, and batches with a graph are padded to its
 size. Without these prompts the first longer prompt would compile, which stopped all streams for 1.2 s on an H100.
 """
+_TOKENS = range(1, 256)
+"""Tokens of these prompts, at random: with equal ones the prefix cache would have most of the next prompt, and all
+would go to the same experts of a model that has experts."""
 WITHIN = 300.0
 """Seconds for all of them; on a GPU something may still be compiled. A model that does not support one (no chat
 template) answers it with an error, which is fine."""
@@ -110,8 +114,8 @@ async def warm_up_adapters(
                     if swap_tokens is not None and swap_tokens < max(lengths):
                         await asyncio.sleep(budget.LINGER + 0.1)
                     for length in lengths:
-                        body = {"model": blank.digest, "prompt": [1] * length, "max_tokens": 2, "temperature": 0}
-                        body["cache_salt"] = f"{length} tokens"  # otherwise the prefix cache has most of the next
+                        prompt = random.Random(length).choices(_TOKENS, k=length)
+                        body = {"model": blank.digest, "prompt": prompt, "max_tokens": 2, "temperature": 0}
                         await whole_answer(app, "/v1/completions", body)
             finally:
                 await _drop(adapters, blank.digest)
