@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from urllib.parse import urlencode
 
@@ -142,6 +143,8 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
         parts = with_model_used(request, parts)
     load_progress = partial(gateway.load_progress, target)
     if parsed.stream and request.context.preference.progress and load_progress() is not None:
+        # its limit on silence does not apply while comments come
+        request.context = replace(request.context, first_by=None)
         headers = {
             **warning(warn_of_fields(parsed.left_out)),
             **request.warnings(),

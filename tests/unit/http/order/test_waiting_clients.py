@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,17 @@ async def test_an_error_is_the_last_event_of_a_stream_that_has_begun(gateway: Fa
     assert [m["status"] for m in wire.messages if m["type"] == "http.response.start"] == [200]
     assert json.loads(wire.text().split("data: ")[1])["error"]["message"] == "no weights"
     assert wire.messages[-1]["more_body"] is False
+
+
+@pytest.mark.parametrize(("progress", "refused"), [(True, False), (False, True)])
+async def test_comments_lift_the_clients_limit_on_silence(gateway: FakeGateway, progress: bool, refused: bool) -> None:
+    """Such as `timeout=2` of OpenAI's SDK, which is for the time between two pieces of an answer."""
+    chat = gateway.entries["chat"]
+    chat.state, chat.load_seconds = ModelState.LOADING, 60.0
+    wire, soon = Wire(gateway), time.monotonic() + 2.0
+    preference = Preference(progress=progress)
+    await wire.ask("/v1/chat/completions", {**CHAT, "stream": True}, preference=preference, first_by=soon)
+    assert ("deadline_unreachable" in wire.text()) is refused
 
 
 async def test_a_request_with_respond_async_gets_202_and_a_status_url(gateway: FakeGateway) -> None:
