@@ -11,8 +11,8 @@ from typing import Any
 from launch.files.listing import Listing
 from launch.proposal.draft import Draft, put
 from models.chat.vllm import source as vllm_source
-from models.flags import OURS
 from registry.errors import BadRequest, Forbidden, Unfit
+from registry.recipes.validation import VLLM_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ def _check(name: str, value: object) -> None:
     plain = name.replace("-", "_")
     if plain in HARMLESS or (isinstance(value, str) and value in WORDS.get(plain, ())) or value is None:
         return
-    if plain in OURS:
+    if plain in VLLM_FIELDS:
         param = f"engine.flags.{name}"
-        raise BadRequest(f"'{param}' is no flag of a recipe here: write it as {OURS[plain]}.", param=param)
+        raise BadRequest(f"'{param}' is no flag of a recipe here: write it as {VLLM_FIELDS[plain]}.", param=param)
     raise Forbidden(
         f"engine.flags.{name} may name foreign files or code, so clients may not set it"
         f"{' to this' if plain in WORDS else ''}: write it into a recipe of --recipes, or start the server with "
