@@ -8,6 +8,7 @@ from tenants.caller import SCOPES, Scope
 
 PAGES = {
     "/v1/adapters": "adapters.md",
+    "/v1/merged": "combine.md",
     "/v1/load_lora_adapter": "adapters.md",
     "/v1/unload_lora_adapter": "adapters.md",
     "/v1/models": "models.md",

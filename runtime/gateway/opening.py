@@ -32,6 +32,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.launch.additions import Additions
 from runtime.gateway.launch.editor import Editor
+from runtime.gateway.launch.merged import MergedModels
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
@@ -242,6 +243,7 @@ class _Rooms:
             models=self.models,
             adapters=self.adapters,
             combiner=Combiner(names, self.service, self.adapters),
+            merged=MergedModels(settings.data_dir / MERGED, self.model_set, residency),
             additions=Additions(self.model_set, names, residency, self.device, trusted, self.checker),
             editor=Editor(
                 self.model_set, names, residency, self.state, self.adapters, self.files, self.device, trusted

@@ -20,6 +20,7 @@ from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
 from runtime.gateway.launch.additions import Additions
 from runtime.gateway.launch.editor import Editor
+from runtime.gateway.launch.merged import MergedModels
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.rooms import LineRooms
 from runtime.gateway.models import Models
@@ -125,6 +126,7 @@ class Services:
     models: Models
     adapters: Adapters
     combiner: Combiner
+    merged: MergedModels
     additions: Additions
     editor: Editor
     reloader: RecipeReloader

@@ -88,8 +88,8 @@ class StorageLimiter:
         if refusals:
             raise StorageExceeded(
                 f"{'. '.join(refusal.reason for refusal in refusals)}. Remove adapters or versions that are not needed "
-                "(`roundhouse adapters remove`), or ask the server's operator to raise the limit "
-                "(`roundhouse limits set`).",
+                "(`roundhouse adapters remove`), or merged models (`roundhouse adapters merged --remove`), or ask the "
+                "server's operator to raise the limit (`roundhouse limits set`).",
                 refusals,
             )
 

@@ -74,6 +74,8 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (415, "unsupported_coding"): "unit/guard/test_codings.py",
     (400, "ambiguous_model"): "unit/registry/test_catalog.py",
     (409, "too_many_aliases"): "unit/registry/state/test_adapters.py",
+    (404, "merged_not_found"): "unit/http/admin/test_combine.py",
+    (409, "merged_in_use"): "unit/http/admin/test_combine.py",
     (400, "source_not_supported"): "unit/adapters/remote/test_remote.py",
     (400, "grammar_too_large"): "contract/chat_engine/test_grammars.py",
     (400, "grammar_too_slow"): "contract/chat_engine/test_grammars.py",

@@ -18,6 +18,7 @@ from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from runtime.gateway.adapters import AdapterDeletedView
 from runtime.gateway.combine import MERGED, AdapterMergedView, Combination
 from runtime.gateway.core import Gateway
+from runtime.gateway.launch.merged import MergedModelDeletedView, MergedModelListView
 from runtime.gateway.views.values import AdapterView
 from runtime.http.admin.bodies import (
     AdapterCheckView,
@@ -71,6 +72,7 @@ Name = Annotated[
         description="adapter name; base:name where two bases have one of this name; team/name for another team's",
     ),
 ]
+MergedName = Annotated[str, Path(alias="name", description="name of a merged model, as listed")]
 
 
 @route("GET", "/v1/adapters", scope=Scope.ADAPTERS, answer=AdapterListView)
@@ -308,6 +310,24 @@ async def merge_adapter(gateway: CurrentGateway, context: CurrentContext, name: 
     """
     folder = gateway.services.settings.data_dir / MERGED
     return json_answer(await gateway.services.combiner.merge(name, context.caller, folder))
+
+
+@route("GET", "/v1/merged", scope=Scope.ADAPTERS, answer=MergedModelListView)
+async def list_merged(gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """List merged models.
+
+    Those of the caller's team, or of all teams for an administrator.
+    """
+    return json_answer(MergedModelListView(await gateway.services.merged.all(context.caller)))
+
+
+@route("DELETE", "/v1/merged/{name}", scope=Scope.ADAPTERS, answer=MergedModelDeletedView, errors=CONFLICT)
+async def delete_merged(gateway: CurrentGateway, context: CurrentContext, name: MergedName) -> Response:
+    """Delete a merged model.
+
+    Refused while a model is served from it.
+    """
+    return json_answer(await gateway.services.merged.delete(name, context.caller))
 
 
 # --- vLLM's calls ----------------------------------------------------------------------------------------------------

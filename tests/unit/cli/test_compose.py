@@ -2,7 +2,9 @@
 
 import json
 import os
+import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -47,6 +49,18 @@ def test_merge_asks_the_server(server: FakeServer, run: Run) -> None:
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout) == merged
     assert [(one.method, one.body) for one in server.received] == [("POST", b"")]
+
+
+def test_merged_models_are_listed_and_deleted(server: FakeServer, run: Run) -> None:
+    name = "default+chat-legal-abababababab-cdcdcdcdcdcd"
+    one = {"name": name, "team": "default", "bytes": 2048, "created": time.time(), "models": ["mine"]}
+    server.on("GET", "/v1/merged", {"object": "list", "data": [one]})
+    listed = run("adapters", "merged")
+    assert listed.exit_code == 0, listed.stderr
+    assert [word in listed.stdout for word in (name, "2.0 KiB", "mine")] == [True] * 3
+    server.on("DELETE", f"/v1/merged/{quote(name, safe='')}", {"name": name, "deleted": True, "freed_bytes": 2048})
+    deleted = run("adapters", "merged", "--remove", name)
+    assert (deleted.exit_code, deleted.stdout) == (0, f"{name} deleted: 2.0 KiB freed\n"), deleted.stderr
 
 
 @pytest.fixture

@@ -163,6 +163,8 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/adapters": ADAPTERS,
     "POST /v1/adapters/combine": ADAPTERS,
     "POST /v1/adapters/{name:path}/merge": ADAPTERS,
+    "GET /v1/merged": ADAPTERS,
+    "DELETE /v1/merged/{name}": ADAPTERS,
     "GET /v1/adapters/{name:path}": ADAPTERS,
     "DELETE /v1/adapters/{name:path}": ADAPTERS,
     "PUT /v1/adapters/{name:path}/aliases/{alias}": ADAPTERS,

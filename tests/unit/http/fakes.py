@@ -30,11 +30,12 @@ from registry.storage.reserve import DiskReserve
 from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.combine import Combiner
+from runtime.gateway.combine import MERGED, Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.launch.additions import Additions
 from runtime.gateway.launch.editor import Editor
+from runtime.gateway.launch.merged import MergedModels
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
@@ -272,6 +273,7 @@ class FakeGateway:
             models=models,
             adapters=adapters,
             combiner=Combiner(self.names, self.service, adapters),
+            merged=MergedModels(self.settings.data_dir / MERGED, model_set, residency),
             additions=Additions(model_set, self.names, residency, device),
             editor=Editor(model_set, self.names, residency, self.state, adapters, files, device),
             reloader=RecipeReloader(model_set, (), self.routers.open, provider_store.serve),

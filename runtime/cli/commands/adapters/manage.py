@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.cli.commands.adapters.combine import WeightsCommand, combine
-from runtime.cli.commands.adapters.merge import merge
+from runtime.cli.commands.adapters.merge import merge, merged
 from runtime.cli.failures import RefusedError
 from runtime.cli.options import (
     DEFAULT_URL,
@@ -297,6 +297,7 @@ def share(
 
 app.command(cls=WeightsCommand)(combine)
 app.command()(merge)
+app.command()(merged)
 
 
 # --- output ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import typer
 
 from runtime.cli.failures import Failure, RefusedError, ServerError, UsageError
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
-from runtime.cli.output import emit, note, short
+from runtime.cli.output import ago, emit, note, short, show, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import bar
 
@@ -58,6 +58,36 @@ def merge(
     except OSError as error:
         raise RefusedError(f"{output} cannot be written: {error.strerror}.") from None
     _show(result, as_json)
+
+
+def merged(
+    remove: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Delete this one instead.", show_default=False)
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the models that the server merged for your team, or delete one that no model is served from.
+
+    Example: roundhouse adapters merged
+    """
+    with Client(url) as client:
+        if remove is None:
+            show(client.call("GET", "/v1/merged"), as_json, _print_merged)
+        else:
+            show(client.call("DELETE", f"/v1/merged/{part(remove)}"), as_json, _print_deleted)
+
+
+def _print_merged(result: Json) -> None:
+    rows = [
+        [one["name"], one["team"] or "", size(one["bytes"]), ago(one["created"]), ", ".join(one["models"])]
+        for one in result["data"]
+    ]
+    table(["NAME", "TEAM", "SIZE", "MERGED", "SERVED AS"], rows, right=["SIZE"])
+
+
+def _print_deleted(result: Json) -> None:
+    print(f"{result['name']} deleted: {size(result['freed_bytes'])} freed")
 
 
 def _ask(url: str, name: str, *, quiet: bool) -> Json:

@@ -15,13 +15,13 @@ from adapters.compose import model
 from adapters.compose.jobs import Combine, Merge, WeightedAdapter
 from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
-from registry.errors import EngineFailed, Unavailable
+from registry.errors import EngineFailed, NotFound, Unavailable
 from registry.records import Adapter, AdapterKey, NewVersion, RegisteredVersion
 from registry.state.database import State
 from registry.storage.reserve import DiskReserve
 from runtime.gateway import combine
 from runtime.gateway.combine import Combination
-from tenants.caller import Caller
+from tenants.caller import Caller, Scope
 from tenants.limits.records import Kind, Limit
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest, recipe
@@ -332,3 +332,42 @@ async def test_what_a_failed_merge_wrote_is_deleted_apart_from_the_event_loop(
     assert len(threads) == 1
     assert threads[0] is not threading.current_thread()
     assert list(tmp_path.iterdir()) == []
+
+
+def write_merged(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_bytes(b"{}" * 50)
+
+
+async def test_merged_models_are_listed_and_deleted_by_their_team(gateway: FakeGateway) -> None:
+    folder = gateway.settings.data_dir / "merged"
+    write_merged(folder, "a+one", "b+two", "three", ".a+half")
+    merged, ours = gateway.gateway.services.merged, Caller(team="a", scopes=frozenset((Scope.ADAPTERS,)))
+    admin = Caller(scopes=frozenset((Scope.ADMIN,)))
+    [one] = await merged.all(ours)
+    assert (one.name, one.team, one.output, one.bytes, one.models) == ("a+one", "a", str(folder / "a+one"), 100, [])
+    assert [(view.name, view.team) for view in await merged.all(admin)] == [
+        ("a+one", "a"), ("b+two", "b"), ("three", None)
+    ]  # fmt: skip
+    for name in ("b+two", "three", "..", ".a+half", "none"):
+        with pytest.raises(NotFound, match="no merged model"):
+            await merged.delete(name, ours)
+    assert (await merged.delete("a+one", ours)).freed_bytes == 100
+    await merged.delete("three", admin)
+    assert sorted(path.name for path in folder.iterdir()) == [".a+half", "b+two"]
+
+
+async def test_a_merged_model_that_is_served_is_not_deleted(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    folder = gateway.settings.data_dir / "merged"
+    write_merged(folder, "default+one")
+    gateway.residency.get("small").path = folder / "default+one"
+    [one] = (await client.get("/v1/merged")).json()["data"]
+    assert (one["name"], one["models"]) == ("default+one", ["small"])
+    refused = await client.delete("/v1/merged/default+one")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "merged_in_use")
+    gateway.residency.get("small").path = None
+    deleted = await client.delete("/v1/merged/default+one")
+    assert (deleted.status_code, deleted.json()["freed_bytes"]) == (200, 100), deleted.text
+    gone = await client.delete("/v1/merged/default+one")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "merged_not_found")
