@@ -21,17 +21,19 @@ from tenants.caller import EVERYBODY, VISITOR, Caller, ServiceClass
 HEADER = "x-roundhouse-context"
 MAX_BYTES = 8192
 Text = Annotated[str, Meta(max_length=512)]
+Printable = Annotated[str, Meta(max_length=512, pattern=r"^[ -~]*\Z")]
+"""A name that becomes part of an answer's headers."""
 Milliseconds = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class HopRoute(msgspec.Struct, frozen=True, array_like=True):
     """The router that chose the target, and its reason."""
 
-    router: Text
-    target: Text
+    router: Printable
+    target: Printable
     reason: Text
     score: float | None = None
-    previous: Text | None = None
+    previous: Printable | None = None
 
 
 class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +53,7 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     """The key's id, never the key itself. Empty if the client sent none."""
     is_visitor: bool = False
     """Whether the caller has no key and may only use inference."""
-    adapter: Text = ""
+    adapter: Printable = ""
     digest: Annotated[str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?\Z")] = ""
     """Digest of the adapter's version."""
     attempt: Annotated[int, Meta(ge=1, le=100)] = 1

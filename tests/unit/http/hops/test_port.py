@@ -150,6 +150,19 @@ async def test_a_stopping_or_drained_server_accepts_no_requests(node: FakeGatewa
     assert (await post(node)).status_code == 421
 
 
+@pytest.mark.parametrize("name", ["a\r\nset-cookie: b=c", "a\nb", "\0", "ﬁ"])
+@pytest.mark.parametrize("field", ["router", "target", "previous", "adapter"])
+async def test_a_name_that_is_no_part_of_a_header_is_refused(node: FakeGateway, field: str, name: str) -> None:
+    route = HopRoute("auto@v1", "embed", "intent:dates", previous="chat")
+    if field == "adapter":
+        hop = msgspec.structs.replace(HOP, adapter=name)
+    else:
+        hop = msgspec.structs.replace(HOP, route=msgspec.structs.replace(route, **{field: name}))
+    answer = await post(node, hop)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_context")
+    assert (await post(node, msgspec.structs.replace(HOP, route=route))).status_code == 200
+
+
 @pytest.mark.parametrize(
     "header",
     [None, b"", b"no base64!", base64.b64encode(b"[]"), base64.b64encode(b'{"id":"x"}'), b"A" * (MAX_BYTES + 1)],
