@@ -41,6 +41,7 @@ def test_a_limit_is_never_higher_than_allowed(hard: int, for_good: bool, expecte
     ids=["batches", "adapters", "recordings"],
 )
 def test_processes_that_check_files_start_under_the_systems_limits(command: str) -> None:
-    limits = f"import resource as r; r.setrlimit(r.RLIMIT_AS, ({MOST // 4}, {MOST // 4})); r.setrlimit(r.RLIMIT_CPU, (99, 99)); "
+    memory = f"r.setrlimit(r.RLIMIT_AS, ({MOST // 4}, {MOST // 4}))"
+    limits = f"import resource as r; {memory}; r.setrlimit(r.RLIMIT_CPU, (99, 99)); "
     done = subprocess.run([sys.executable, "-c", limits + command], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stderr
