@@ -27,6 +27,8 @@ PROBE_SECONDS = 120.0
 """Long, because in a full engine a probe may have to wait for the longest running request."""
 RETRY_SECONDS = 60.0
 """Seconds for which requests are refused after a failed probe; a corrected probe runs at once."""
+MOST_RESULTS = 4096
+"""Results that are remembered, more than an engine has adapters. A probe whose result was dropped runs again."""
 MAX_QUOTED = 200
 """Characters of the expected or actual answer quoted in an error."""
 
@@ -134,6 +136,8 @@ class Probes:
         answered = text if status == 200 else f"HTTP {status}"
         result = ProbeResult(probe, passed, answered, time.time(), self._clock() + RETRY_SECONDS)
         self._results[adapter.digest, probe] = result
+        while len(self._results) > MOST_RESULTS:
+            del self._results[next(iter(self._results))]
         if not passed:
             self._refused[adapter.digest, probe] = result
         return result
