@@ -6,6 +6,7 @@ from docs.tables.markdown import code, table
 from models.chat.requests import fields
 from models.chat.requests.request import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from runtime.http.audio import fields as audio
+from runtime.http.bodies import ADAPTER_FIELDS
 from runtime.http.chat.endpoints import VLLM
 from runtime.http.cohere.endpoints import WITHOUT_EFFECT
 from runtime.http.embeddings import bodies as embeddings
@@ -18,12 +19,13 @@ CLASSES = {
     MESSAGES: "AnthropicRequest",
 }
 COHERE = "/v2/chat"
-OLLAMA = ("/api/chat", "/api/generate", "/api/embed")
+OLLAMA = ("/api/chat", "/api/generate")
 OTHERS: tuple[tuple[tuple[str, ...], Collection[str]], ...] = (
     (("/v1/embeddings", "/embed"), embeddings.CHANGING),
     (("/v1/rerank", "/v2/rerank", "/rerank", "/score"), rerank.CHANGING),
     (("/v1/audio/transcriptions", "/v1/audio/translations"), audio.CHANGING),
-    (("/generate", "/v1/embed", "/v2/embed"), ()),
+    (("/generate",), ADAPTER_FIELDS),
+    (("/api/embed", "/v1/embed", "/v2/embed"), ()),
 )
 HEAD = ("call", "left out with a warning")
 
@@ -48,9 +50,9 @@ def without_effect() -> str:
         if path in (RESPONSES, MESSAGES):
             words.append("tools of the types below")
         rows.append((code(path), "; ".join([*words, "unknown fields"])))
-    cohere = "; ".join([*map(code, WITHOUT_EFFECT), "unknown fields"])
+    cohere = "; ".join([*map(code, WITHOUT_EFFECT), _but(ADAPTER_FIELDS)])
     rows.append((code(COHERE), cohere))
-    rows.append((", ".join(map(code, OLLAMA)), f"unknown fields; unknown {code('options')}"))
+    rows.append((", ".join(map(code, OLLAMA)), f"unknown {code('options')}; {_but(ADAPTER_FIELDS)}"))
     rows += [(", ".join(map(code, paths)), _but(changing)) for paths, changing in OTHERS]
     return table(HEAD, rows)
 

@@ -238,6 +238,15 @@ def refuse_fields(
     return names
 
 
+ADAPTER_FIELDS = ("adapter_id", "lora_name", "lora_path")
+"""Fields that name an adapter apart from its model: LoRAX's, Xinference's and SGLang's."""
+
+
+def refuse_adapters(names: Sequence[str], instead: str = "'model', which takes an adapter's name") -> Sequence[str]:
+    """Return the names, or raise BadRequest if one would choose an adapter, so that its base would answer."""
+    return refuse_fields(names, ADAPTER_FIELDS, dict.fromkeys(ADAPTER_FIELDS, instead))
+
+
 def unknown_fields(data: Mapping[str, Any], kind: type[msgspec.Struct]) -> list[str]:
     """The keys of `data` that `kind` does not have, except those with null."""
     return [key for key, value in data.items() if key not in kind.__struct_fields__ and value not in (None, _NULL)]

@@ -12,7 +12,7 @@ from registry.errors import BadRequest
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.http import errors as http_errors
-from runtime.http.bodies import parse_object
+from runtime.http.bodies import ADAPTER_FIELDS, parse_object
 from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts
 from runtime.http.errors import Dialect
 from runtime.http.responses.recording import serve_stored
@@ -59,13 +59,9 @@ def head(started: ResponseStart) -> Head:
     return Head(found.status, found.content_type, NO_BUFFERING) if found.is_stream else found
 
 
-ADAPTER = ("adapter_id", "lora_name", "lora_path")
-"""Fields that name an adapter apart from its model: LoRAX's, Xinference's and SGLang's."""
-
-
 def _take_adapter(data: dict[str, Any]) -> str | None:
     """Take the adapter's name out of a body. Raises BadRequest for two that differ."""
-    names = {field: value for field in ADAPTER if (value := data.pop(field, None)) is not None}
+    names = {field: value for field in ADAPTER_FIELDS if (value := data.pop(field, None)) is not None}
     for field, value in names.items():
         if not isinstance(value, str):
             raise BadRequest(f"'{field}' must be a string.", param=field)

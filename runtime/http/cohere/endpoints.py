@@ -16,7 +16,7 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import convert, parse_object, unknown_fields
+from runtime.http.bodies import convert, parse_object, refuse_adapters, unknown_fields
 from runtime.http.cohere.answers import CohereChat, CohereVectors, CohereVectorsV1, CohereWriter, vectors_json
 from runtime.http.cohere.bodies import (
     CohereChatBody,
@@ -53,7 +53,7 @@ WITHOUT_EFFECT = ("citation_options", "safety_mode")
 def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
     body = convert({name: value for name, value in data.items() if value is not None}, CohereChatBody)
     without_effect = [name for name in WITHOUT_EFFECT if getattr(body, name) is not None]
-    names = [*unknown_fields(data, CohereChatBody), *without_effect]
+    names = [*refuse_adapters(unknown_fields(data, CohereChatBody)), *without_effect]
     call = ChatPayload("/v1/chat/completions", chat_body(body))
     return ParsedRequest(
         ModelRef(Task.CHAT, body.model),

@@ -28,7 +28,7 @@ from registry.files.context import Ability
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import decode_known
+from runtime.http.bodies import decode_known, refuse_adapters
 from runtime.http.dialect import (
     JSON,
     NDJSON,
@@ -170,7 +170,7 @@ def _parsed_request(
         request.calls,
         request.render,
         Dialect.OLLAMA,
-        left_out=[*unknown, *translation.unused(ollama_body.options)],
+        left_out=[*refuse_adapters(unknown), *translation.unused(ollama_body.options)],
     )
 
 

@@ -25,7 +25,7 @@ from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
-from runtime.http.bodies import decode_known
+from runtime.http.bodies import decode_known, refuse_adapters
 from runtime.http.dialect import (
     EVENT_STREAM,
     NO_BUFFERING,
@@ -83,6 +83,7 @@ def _refuse(status: int, data: bytes) -> NoReturn:
 def _endpoint(path: str) -> Endpoint:
     def parse(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
         found, left_out = decode_known(body, GenerateBody)
+        refuse_adapters(left_out, "'parameters.adapter_id'")
         streams = path == "/generate_stream" or bool(found.stream)
         request = generation(found, stream=streams, full_text=path == "/")
         name, adapter = found.model or query.get("model"), request.parameters.adapter_id

@@ -130,6 +130,13 @@ async def test_messages_are_translated_for_vllm(gateway: FakeGateway) -> None:
     ]
 
 
+@pytest.mark.parametrize("field", ["adapter_id", "lora_name", "lora_path"])
+async def test_an_adapter_apart_from_its_model_is_not_ignored(gateway: FakeGateway, field: str) -> None:
+    refused = await post(gateway, "/v2/chat", {**REQUEST, field: "legal"})
+    assert refused.status_code == 400
+    assert refused.json()["message"] == f"'{field}' has another name here: 'model', which takes an adapter's name."
+
+
 async def test_a_warning_names_fields_without_effect(gateway: FakeGateway) -> None:
     answers(gateway, {"content": "a"})
     odd = {"safety_mode": "STRICT", "citation_options": {"mode": "FAST"}, "x\r\ny": 1, "raw_prompting": True}

@@ -346,6 +346,13 @@ async def test_only_the_last_line_is_done(gateway: FakeGateway) -> None:
     assert [line["done"] for line in lines(await post(gateway, "/api/chat", REQUEST))] == [False, False, True]
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+async def test_an_adapter_apart_from_its_model_is_not_ignored(gateway: FakeGateway, path: str) -> None:
+    refused = await post(gateway, path, {**REQUEST, "prompt": "hi", "lora_name": "legal"})
+    assert refused.status_code == 400
+    assert refused.json()["error"] == "'lora_name' has another name here: 'model', which takes an adapter's name."
+
+
 async def test_a_call_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, call(0, '{"spe', "set_fan"), delta(finish="length"))

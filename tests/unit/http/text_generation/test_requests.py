@@ -159,6 +159,7 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
         ("", {"parameters": {"adapter_id": "s3://b/x", "adapter_source": "s3"}}, 404, "recipe of 'chat'"),
         ("?model=embed", {"parameters": {"adapter_id": "nobody"}}, 422, "made for embed"),
         ("", {"parameters": {"adapter_id": 3}}, 422, "adapter_id"),
+        ("", {"adapter_id": "nobody"}, 422, "another name here: 'parameters.adapter_id'"),
     ],
 )  # fmt: skip
 async def test_the_model_comes_from_the_query_or_is_the_only_one(
