@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BUFFER = 1 << 20
 PIECE = 1 << 15
 """Bytes parsed in one step of the event loop. Data full of near-boundaries takes 0.2 µs per byte."""
+RECORDING, SHORTEST = "recording", 1 << 10
+"""A recording of fewer bytes than SHORTEST that has no file's name is a text."""
 
 OnField = Callable[[str, str], None]
 """Called with each complete form field. An error that it raises ends the upload."""
@@ -62,6 +64,8 @@ class _Parts:
         self._field_bytes = 0
         self._header, self._content = b"", b""
         self._disposition = b""
+        self.is_text = False
+        """Whether `file` is a field without a file's name, as after curl's -F file=name without the @."""
         self._name = ""
         self._value: bytearray | None = None
 
@@ -105,6 +109,7 @@ class _Parts:
             self.files += 1
             if self.files > 1:
                 raise BadRequest("Send one 'file' per request.", param="file")
+            self.is_text = b"filename" not in options
             self.filename = (
                 _text(options.get(b"filename", b""), "the file's name").replace("\\", "/").rpartition("/")[2]
             )
@@ -168,7 +173,7 @@ async def receive(
     folder: Path,
     limit: int,
     on_field: OnField,
-    what: str = "recording",
+    what: str = RECORDING,
     suffix: str = ".audio",
 ) -> AsyncIterator[Upload]:
     """Receive the request's form, with its file on disk (mode 0600) until the context ends.
@@ -200,6 +205,10 @@ async def receive(
                 ) from error
             if not parts.files or not parts.size:
                 raise BadRequest(f"Send the {what} in the field 'file'; it is missing or empty.", param="file")
+            if parts.is_text and what == RECORDING and parts.size < SHORTEST:
+                raise BadRequest(
+                    "'file' is a text here: send the file itself, with curl as -F file=@name.", param="file"
+                )
             yield Upload(path, parts.size, parts.filename, parts.fields)
         finally:
             discard(path)

@@ -266,6 +266,7 @@ UPLOADS = (
     "Send JSON with Content-Type: application/json",
     "Send multipart/form-data with the bytes as its field 'file', and 'purpose'",
     "send it as 'file'",
+    "with curl as -F file=@name",
 )
 
 
@@ -285,6 +286,8 @@ def test_what_is_no_form_is_sent_as_one(server: Server) -> None:
     assert UPLOADS[3] in message_of(server.http.post(SPEECH, data={"model": "starter-speech"}, files=two))
     other = server.http.post(SPEECH, data={"model": "starter-speech"}, files={"audio": ("a.wav", b"a")})
     assert UPLOADS[6] in message_of(other)
+    text = server.http.post(SPEECH, files={"model": (None, "starter-speech"), "file": (None, "a.wav")})
+    assert UPLOADS[7] in message_of(text)
     assert recording(server.http, {}).status_code == 200
     assert UPLOADS[4] in post(CHAT, "text/plain", b"{}")
     assert UPLOADS[5] in post("/v1/files", "application/octet-stream", b"abc")

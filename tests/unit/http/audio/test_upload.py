@@ -102,6 +102,7 @@ async def test_the_model_may_come_after_the_file(client: httpx.AsyncClient) -> N
     [
         ([MODEL, END], "file"),
         ([MODEL, part("file", b"", "a.wav"), END], "file"),
+        ([MODEL, part("file", b"lamp.wav"), END], "file"),
         ([FILE, END], "model"),
         ([MODEL, FILE, FILE, END], "file"),
         ([MODEL, MODEL, FILE, END], "model"),
