@@ -30,7 +30,7 @@ from registry.base.wording import LISTED, nearest, quoted
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, DEFAULT_TEAM, MODEL, MODEL_RULE, NAME_RULE
 from registry.recipes.definition import Recipe, Task
-from registry.records import Adapter, AdapterKey, Version
+from registry.records import Adapter, AdapterKey, UsedNames, Version
 
 
 class TeamAdapters:
@@ -47,8 +47,8 @@ class TeamAdapters:
         self._names: dict[str | None, list[str]] = {}
         """Results of `names`: with thousands of adapters they take milliseconds, and any unknown name needs them."""
         self.all = {adapter.key: adapter for adapter in adapters}
-        self.ever = frozenset(ever) | self.all.keys()
-        self._existed = {(key.team, key.name) for key in self.ever}
+        used = ever if isinstance(ever, UsedNames) else UsedNames(ever)
+        self.ever = used if used.issuperset(self.all) else UsedNames((*used, *self.all))
         self._named: dict[tuple[str, str], tuple[AdapterKey, ...]] = {}
         for key in self.all:
             if key.base in bases:
@@ -74,7 +74,7 @@ class TeamAdapters:
         team, slash, name = spelling.rpartition("/")
         if slash:
             return self._of(team, name, base)
-        existed = self.existed(name, base) if base else (self.team, name) in self._existed
+        existed = self.existed(name, base) if base else (self.team, name) in self.ever.owned
         return self._of(self.team if existed else DEFAULT_TEAM, name, base)
 
     def existed(self, name: str, base: str) -> bool:

@@ -17,6 +17,7 @@ from registry.records import (
     RouterKey,
     RouterRecord,
     RouterVersion,
+    UsedNames,
     Version,
 )
 from registry.state.access import TableAccess
@@ -52,6 +53,11 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
         )  # fmt: skip
         current = next(version for version in records if version.number == head.current)
         return Adapter(key, head.created, bool(head.pinned), current, records, aliases, bool(head.shared))
+
+    def _used(self, names: Iterable[AdapterKey]) -> UsedNames:
+        used = UsedNames(names)
+        used.owned  # noqa: B018  it is computed here, and not on the event loop
+        return used
 
     def missing(self, key: AdapterKey) -> NotFound:
         return NotFound(f"There is no adapter '{key.name}' on model '{key.base}'.", code="adapter_not_found")

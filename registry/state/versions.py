@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -61,6 +61,10 @@ class VersionTable(ABC, Generic[K, R]):
     @abstractmethod
     def _record(self, key: K, head: sa.Row[Any], versions: Rows, aliases: Mapping[str, int]) -> R: ...
 
+    def _used(self, names: Iterable[K]) -> frozenset[K]:
+        """Return the names ever used. Subclasses may index them, since this runs in a thread."""
+        return frozenset(names)
+
     @abstractmethod
     def missing(self, key: K) -> NotFound:
         """Return the error for a name that does not exist."""
@@ -93,7 +97,10 @@ class VersionTable(ABC, Generic[K, R]):
         records, ever = self._cache
         others = [record for record in records if record.key != key]
         changed = self._records(db, self._queries.single, key)
-        content = tuple(sorted((*others, *changed), key=lambda record: record.key)), ever | {key}
+        content = (
+            tuple(sorted((*others, *changed), key=lambda record: record.key)),
+            ever if key in ever else self._used((*ever, key)),
+        )
 
         def replace() -> None:
             self._cache = content
@@ -111,7 +118,7 @@ class VersionTable(ABC, Generic[K, R]):
 
     def _load(self, db: sa.Connection) -> tuple[tuple[R, ...], frozenset[K]]:
         names = db.execute(sa.select(*self._tables.numbers.primary_key))
-        return self._records(db, self._queries.every, None), frozenset(self._key(row) for row in names)
+        return self._records(db, self._queries.every, None), self._used(self._key(row) for row in names)
 
     def _records(self, db: sa.Connection, queries: "_Selection", key: K | None) -> tuple[R, ...]:
         """Read records with three queries, whatever their number."""

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from registry.catalog import Catalog
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.learning import HALF_LIFE
-from registry.records import AdapterKey, LoadKey, NewVersion, Probe
+from registry.records import AdapterKey, LoadKey, NewVersion, Probe, UsedNames
 from registry.state import versions
 from registry.state.database import State
 from tests.unit.registry.makers import KEY, digest, new
@@ -297,3 +298,19 @@ def test_a_change_reads_only_its_own_name_again(state: State, monkeypatch: pytes
     assert all(one in remembered[0] for one in before if one.key in keys[3:]), "others are unchanged"
     adapters._cache = None
     assert (adapters.all(), adapters.ever()) == remembered
+
+
+def test_names_that_were_used_once_cost_a_catalog_nothing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A team may use a new name for each of its runs. The event loop makes a catalog after each change."""
+    first, second = AdapterKey("m", "first", "a"), AdapterKey("m", "second", "a")
+    state.adapters.register(first, new(1))
+    state.adapters.delete(first)
+    state.adapters.register(second, new(2))
+    ever = state.adapters.ever()
+    state.adapters.pin(second, True)
+    assert state.adapters.ever() is ever
+    monkeypatch.setattr(UsedNames, "__iter__", None)
+    found = Catalog([], state.adapters.all(), ever=ever).of("a")
+    assert found._owned.ever is ever
+    assert found._owned.find("first") == ()
+    assert found._owned.existed("first", "m")
