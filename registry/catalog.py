@@ -208,7 +208,7 @@ class Catalog:
         Raises as `resolve` does; BadRequest (wrong_task) if the base is for another task, whichever adapter was named.
         """
         name, at, ref = adapter.partition("@")
-        recipe = _for_tasks(ResolvedName(self.model(base)), tasks).recipe
+        recipe = _for_tasks(ResolvedName(self._model(base)), tasks).recipe
         try:
             return self._qualified(recipe.id, name, ref if at else None)
         except NotFound as error:
@@ -221,6 +221,16 @@ class Catalog:
         if recipe is None:
             _unknown(name, "model", [*self.recipes, *self.aliases])
         return recipe
+
+    def _model(self, name: str) -> Recipe:
+        """Return a model as `model` does, also by `name@version`, as lines of batches name it."""
+        head, at, version = name.partition("@")
+        head = self.aliases.get(head, head)
+        return (
+            self._version(head, version)
+            if at and name not in self.recipes and head in self.recipes
+            else self.model(name)
+        )
 
     def _find(self, name: str) -> ResolvedName:
         if (recipe := self.recipes.get(name)) is not None:

@@ -94,6 +94,10 @@ def test_the_error_of_a_wrong_task_names_the_right_endpoint(catalog: Catalog) ->
 def test_a_pair_never_reaches_another_model(catalog: Catalog) -> None:
     """`gpt-oss` with adapter `120b` or `120b:tone` must not become the model gpt-oss:120b."""
     assert catalog.resolve_pair("main", "sql@prod").version == catalog.resolve("llama:sql@v2").version
+    for base in ("llama@1", "main@1"):  # as lines of batches name it
+        assert catalog.resolve_pair(base, "sql@prod") == catalog.resolve_pair("llama", "sql@prod")
+    with pytest.raises(NotFound, match="Model 'llama' has no version '9'"):
+        catalog.resolve_pair("llama@9", "sql")
     for name in ("120b", "120b:tone"):
         with pytest.raises(NotFound, match="on model 'gpt-oss'") as missing:
             catalog.resolve_pair("gpt-oss", name)
