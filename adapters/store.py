@@ -63,6 +63,7 @@ class Store:
         """Move a folder written (and synced) by `normalise` to its digest's path, and return that.
 
         If the digest already exists, its folder is kept if intact and replaced if damaged.
+        Raises EngineFailed (code adapter_damaged) if it is there and damaged each time.
         """
         for name in (CONFIG, TENSORS):
             os.utime(folder / name, ns=(MARK, MARK))
@@ -78,7 +79,9 @@ class Store:
                     raise
             if self._is_sound(digest):
                 return target
-            self._set_aside(target)
+            self.remove(digest)
+        else:
+            raise _damaged(digest, "another process writes and damages them again and again")
         sync_folder(self.root)
         return target
 

@@ -217,3 +217,33 @@ def test_an_ordinary_user_can_replace_and_remove_adapters() -> None:
         )
     assert child.returncode == 0, child.stderr
     assert child.stdout.split() == [str(os.geteuid() or 65534), "[]"]
+
+
+def test_a_commit_that_loses_all_races_is_an_error(
+    store: Store, base: Base, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not report as stored what is not there."""
+    first = put(store, base, write_adapter(folder))
+    write = Path(store.path(first), TENSORS).read_bytes()
+
+    def remove(digest: str) -> None:
+        """Another process has damaged files there again before the next step."""
+
+    monkeypatch.setattr(store, "remove", remove)
+    monkeypatch.setattr(store, "_is_sound", lambda _: False)
+    with pytest.raises(EngineFailed, match="again and again") as failed:
+        put(store, base, folder)
+    assert failed.value.code == "adapter_damaged"
+    assert Path(store.path(first), TENSORS).read_bytes() == write
+
+
+def test_a_damaged_digest_that_a_collection_removes_meanwhile_is_replaced(
+    store: Store, digest: str, base: Base, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_sound(found: str) -> bool:
+        store._set_aside(store.path(found))
+        return False
+
+    monkeypatch.setattr(store, "_is_sound", is_sound)
+    assert put(store, base, folder) == digest
+    store.verify(digest)
