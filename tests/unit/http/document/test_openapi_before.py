@@ -36,6 +36,7 @@ ADDED_PATHS = {
     "/v1/messages/batches/{message_batch_id}/cancel", "/v1/messages/batches/{message_batch_id}/results",
     "/v1/fleet", "/v1/fleet/nodes/{node}/drain", "/v1/fleet/nodes/{node}/undrain",
     "/v1/fleet/plan", "/v1/fleet/explain/{model}", "/v1/fleet/signal", "/v1/fleet/placements/{model}",
+    "/v1/merged", "/v1/merged/{name}",
 }  # fmt: skip
 ADDED_HEADER = "X-Roundhouse-Replica"
 ADDED_ANSWERS = {"/v1/route": "429"}
