@@ -22,6 +22,7 @@ from typing import Any
 
 from models import nvml
 from models.chat.vllm import variables
+from models.chat.vllm.cpu.shared_memory import missing_hint
 from models.chat.vllm.cuda.sleep_memory import kept_blocks, prepare_sleep
 from models.chat.vllm.steps import budget
 
@@ -234,7 +235,7 @@ def sleep_facts(self: Any) -> list[int]:
 def _tell_cause(error: Exception) -> None:
     """Record [out of memory (0 or 1), cause] for the slot, because vLLM only reports that the engine failed or died."""
     if path := os.environ.get(variables.CAUSE):
-        what = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
+        what = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE] + missing_hint(error)
         with contextlib.suppress(OSError):  # the slot is gone
             Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), what]))
 

@@ -4,6 +4,7 @@ vLLM removes a name when its process ends by itself. A slot's processes are kill
 8 MiB of memory for each load. Once the workers have opened the memory they need no name.
 """
 
+import os
 import tempfile
 from contextlib import suppress
 from glob import escape
@@ -25,3 +26,10 @@ def remove_names(groups: frozenset[str], shared: Path = SHARED) -> None:
         for path in shared.glob(f"{escape(group)}-*"):
             with suppress(OSError):
                 path.unlink()
+
+
+def missing_hint(error: Exception, shared: Path = SHARED) -> str:
+    """Say what to do about an error that has no file's name because there is no shared memory; '' for others."""
+    if not isinstance(error, OSError) or error.filename is not None or os.access(shared, os.W_OK):
+        return ""
+    return f". This machine has no {shared} that the server may write: mount a tmpfs there."

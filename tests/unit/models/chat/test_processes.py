@@ -116,3 +116,13 @@ def test_only_names_of_this_loads_workers_are_removed(tmp_path: Path, monkeypatc
     shared_memory.remove_names(shared_memory.groups() - earlier, shared)
     left = {path.name.partition("-")[0] for path in shared.iterdir()}
     assert left == {"other", "vllm_dist_1", "vllm_dist_22"}
+
+
+def test_an_error_for_lack_of_shared_memory_says_what_to_do(tmp_path: Path) -> None:
+    """Python's locks for several processes fail there, without the name of a file."""
+    missing = tmp_path / "shm"
+    nameless, named = FileNotFoundError(2, "No such file or directory"), FileNotFoundError(2, "No such file", "a.json")
+    assert "mount a tmpfs there" in shared_memory.missing_hint(nameless, missing)
+    assert shared_memory.missing_hint(named, missing) == ""
+    assert shared_memory.missing_hint(ValueError("x"), missing) == ""
+    assert shared_memory.missing_hint(nameless, tmp_path) == ""
