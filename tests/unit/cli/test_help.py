@@ -43,6 +43,7 @@ def test_the_list_of_commands() -> None:
         "validate",
         "combine",
         "merge",
+        "merged",
     )
     keys = {("keys", name) for name in ("list", "create", "rotate", "revoke")}
     teams = {("teams", name) for name in ("list", "create", "apply", "edit", "archive", "restore")}
