@@ -53,10 +53,10 @@ class Decisions:
 
 
 LAST = 1_000
-"""Most requests that are kept."""
+"""Most requests in memory."""
 MINUTE = 60
 MOST_SAMPLES = 200
-"""Most first-byte times that are kept per second."""
+"""Most first-byte times stored per second."""
 MOST_TEAMS, OTHER = 20, "other"
 CAUSES = ("queue", "load", "swap", "prefill", "decode", "provider")
 

@@ -1,6 +1,6 @@
 """The interface of the server to its console.
 
-A value that is only handed to a template is an `object` here: the template knows its fields.
+A value that is only passed to a template is typed as `object`: the template knows its fields.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -158,12 +158,12 @@ class Host(Protocol):
         ...
 
     async def adapters(self) -> Sequence[object]:
-        """The adapters, as `GET /v1/adapters` describes them."""
+        """Return the adapters as in `GET /v1/adapters`."""
         ...
 
     def routers(self) -> Sequence[ConsoleRouter]: ...
     def providers(self) -> Sequence[object]:
-        """The providers, as `GET /v1/providers` describes them."""
+        """Return the providers as in `GET /v1/providers`."""
         ...
 
     async def batches(self, team: str | None, limit: int) -> Sequence[ConsoleBatch]:

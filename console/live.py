@@ -192,7 +192,7 @@ class Live:
         return self._sampler is not None
 
     def poke(self) -> None:
-        """Schedule an update: a decision was made."""
+        """Schedule an update after a decision."""
         if self.viewers:
             self._poked.set()
 

@@ -58,7 +58,7 @@ class SessionStore(Protocol):
 
 
 STRANGERS = "cookies not known here"
-"""Owner of the calls that search for unknown cookies. Anybody can send many, which must prevent no sign-in."""
+"""Owner of the calls that search for unknown cookies. Anyone can send many of them, which must not block sign-ins."""
 
 
 class Sessions:
@@ -108,7 +108,7 @@ class Sessions:
         return self._store is not None and not self._refreshing and _digest(token) not in self._fresh
 
     async def refresh(self, cookies: str) -> None:
-        """Read the session's row again, unless done just now. Known sessions stay valid if there is no answer."""
+        """Read the session's row again, unless it was read just now. Known sessions stay valid without an answer."""
         token = self.token(cookies)
         if self._store is None or token is None or (digest := _digest(token)) in self._fresh:
             return

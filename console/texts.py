@@ -6,7 +6,7 @@
 | it does                          | the first MAX_CHARACTERS of prompt and of answer are kept                   |
 | after MAX_TRANSCRIPTS more texts | they are deleted                                                            |
 | the team stops storing           | all of its texts are deleted within a second                                |
-| the server ends                  | they are gone: no file, log, metric or trace ever contains them             |
+| the server ends                  | they are lost; no file, log, metric or trace ever contains them             |
 
 Texts are the words of messages and prompts, without images, audio, vectors and tool calls.
 """

@@ -143,7 +143,7 @@ class Web:
         is_part = "part" in request.query_params
         if not is_part and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
             visit = self._visit(request)
-            frame = _frame(visit, "", "Not shown")
+            frame = _frame(visit, "", "Error")
             text = templates.get_template("refused.html").render({**frame, "error": error, "visit": visit})
             return html_answer(text, error.status)
         response = self._refused(error)

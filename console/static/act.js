@@ -112,7 +112,7 @@ export async function* events(response) {
 }
 
 // Disable a button while its call runs, and give it back the focus that disabling takes away.
-export async function held(button, does) {
+export async function withDisabled(button, does) {
   const isFocused = document.activeElement === button;
   button.disabled = true;
   try { return await does(); } finally {
@@ -141,7 +141,7 @@ async function press(button) {
 }
 
 // <button data-alias="v1/adapters/x" data-version="v2">
-async function name(button) {
+async function setAlias(button) {
   const { alias: path, version } = button.dataset;
   const alias = prompt(`An alias for ${version}, such as prod`)?.trim();
   if (!alias) return;
@@ -175,7 +175,7 @@ const labels = new WeakMap(); // original labels of buttons that briefly say "Co
 async function copy(button) {
   if (!labels.has(button)) labels.set(button, button.textContent);
   try {
-    await (navigator.clipboard ? navigator.clipboard.writeText(button.dataset.copy) : marked(button));
+    await (navigator.clipboard ? navigator.clipboard.writeText(button.dataset.copy) : copySelection(button));
     button.textContent = "Copied";
   } catch {
     button.textContent = "Not copied";
@@ -184,7 +184,7 @@ async function copy(button) {
 }
 
 // Over plain HTTP, browsers deny scripts the clipboard but copy a selection.
-function marked(button) {
+function copySelection(button) {
   const field = make("textarea", { class: "sr" }, button.dataset.copy);
   document.body.append(field);
   field.select();
@@ -196,9 +196,9 @@ function marked(button) {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-call]");
-  if (button) held(button, () => press(button));
-  const named = event.target.closest("[data-alias]");
-  if (named) name(named);
+  if (button) withDisabled(button, () => press(button));
+  const aliased = event.target.closest("[data-alias]");
+  if (aliased) setAlias(aliased);
   if (event.target.closest("[data-sign-out]")) {
     ask("POST", "sign-out", {}).then((answer) => answer.json()).then(({ next }) => location.assign(next), (error) => say(said(), error.message, "bad"));
   }

@@ -1,5 +1,5 @@
 // Adding a model: shows the proposed recipe with reasons, or the steps of the addition. Changing a recipe.
-import { api, ask, events, held, make, say, sender } from "../act.js";
+import { api, ask, events, make, say, sender, withDisabled } from "../act.js";
 
 const form = document.getElementById("add");
 const where = document.getElementById("added");
@@ -45,7 +45,7 @@ document.getElementById("edit")?.addEventListener("submit", (event) => {
   const { elements, dataset } = event.target;
   const result = document.getElementById("edited");
   const changes = { [elements.key.value.trim()]: valueOf(elements.value.value.trim()) };
-  held(sender(event), async () => {
+  withDisabled(sender(event), async () => {
     try {
       const response = await ask("PATCH", api(`v1/models/${encodeURIComponent(dataset.model)}`), { changes });
       const { version, waits } = await response.json();

@@ -104,7 +104,7 @@ function decisions() {
   for (const one of fresh) rings.get(one.model)?.show(one.subject);
 }
 
-const WAYS = { evict: "its process ends", drain: "once its requests have ended", sleep: "it goes to sleep" };
+const WAYS = { evict: "its process ends", drain: "after its requests have ended", sleep: "it goes to sleep" };
 
 function nextToLeave() {
   const named = Object.entries(now.next_to_leave).map(([id, way]) => {
@@ -113,7 +113,7 @@ function nextToLeave() {
   });
   const isHeld = now.models.some((model) => model.bytes > 0);
   put($("next-to-leave"), ...(named.length ? ["Next to leave if room is needed: ", ...named.flatMap((one, i) => (i ? [", ", one] : [one]))]
-    : isHeld ? ["No model can make room now: all are busy, pinned, just loaded or still loading."] : []));
+    : isHeld ? ["No model can make room now: all are busy, pinned, still loading or just loaded."] : []));
 }
 
 function requests() {

@@ -1,5 +1,5 @@
 // Each form makes one API call and shows it as curl and Python. Answers of models are inserted as text only.
-import { api, ask, events, held, make, ms, say, sender } from "../act.js";
+import { api, ask, events, make, ms, say, sender, withDisabled } from "../act.js";
 import { start } from "../tabs.js";
 
 const $ = (id) => document.getElementById(id);
@@ -12,7 +12,7 @@ start();
 // --- the call as code -----------------------------------------------------------------------------------------------
 const CLIENT = (base) => `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}", api_key="YOUR_KEY")\n`;
 
-function told(id, path, body, python, response) {
+function showCall(id, path, body, python, response) {
   const box = document.querySelector(`[data-call-of="${id}"]`);
   const json = JSON.stringify(body, null, 1).replace(/\n\s*/g, " ");
   const curl = `curl ${api(path)}${isKeyed ? ' -H "Authorization: Bearer $ROUNDHOUSE_API_KEY"' : ""}`;
@@ -92,11 +92,11 @@ async function turn(side, text, { system, image, fields }) {
   const body = { model, messages, stream: true, stream_options: { include_usage: true }, ...fields };
   const more = Object.entries(fields).map(([name, value]) => `, ${name}=${literal(value)}`).join("");
   const python = `${CLIENT(api("v1"))}stream = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=${literal(messages)}, stream=True${more}\n)\nfor chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")`;
-  told(`chat-${side.side}`, "v1/chat/completions", body, python);
+  showCall(`chat-${side.side}`, "v1/chat/completions", body, python);
   const began = performance.now();
   try {
     const response = await ask("POST", api("v1/chat/completions"), body, { signal: stopped.signal });
-    told(`chat-${side.side}`, "v1/chat/completions", body, python, response);
+    showCall(`chat-${side.side}`, "v1/chat/completions", body, python, response);
     const digest = response.headers.get("x-roundhouse-adapter") ?? response.headers.get("x-roundhouse-model") ?? "";
     routed(side, model, text, response.headers.get("x-roundhouse-route"));
     let whole = "";
@@ -130,7 +130,7 @@ $("chat-form")?.addEventListener("submit", async (event) => {
   if (!text || button.disabled) return; // Enter in the text field submits the form even if its button is disabled
   stopped = new AbortController();
   $("stop").disabled = false;
-  await held(button, async () => {
+  await withDisabled(button, async () => {
     try {
       const chosen = await options(event.target);
       $("chat-said").replaceChildren();
@@ -149,10 +149,10 @@ $("chat-form")?.elements.text.addEventListener("keydown", (event) => {
 });
 
 // Handle a form: disable its button and show that it is working until there is an answer.
-function asked(id, where, does) {
+function onSubmit(id, where, does) {
   $(id)?.addEventListener("submit", (event) => {
     event.preventDefault();
-    held(sender(event), async () => {
+    withDisabled(sender(event), async () => {
       say($(where), "working…");
       try { await does(event.target); } catch (error) { say($(where), error.message, "bad", error.faults); }
     });
@@ -167,13 +167,13 @@ function shade(cell, value) {
   cell.style.background = `color-mix(in srgb, var(--run) ${Math.round(Math.max(0, value) * 70)}%, var(--card))`;
 }
 
-asked("embed-form", "matrix", async (form) => {
+onSubmit("embed-form", "matrix", async (form) => {
   const texts = lines(form);
   const body = { model: form.elements.model.value, input: texts.slice(0, MATRIX) };
   const python = `${CLIENT(api("v1"))}vectors = client.embeddings.create(model=${JSON.stringify(body.model)}, input=${JSON.stringify(body.input)})`;
-  told("embed", "v1/embeddings", body, python);
+  showCall("embed", "v1/embeddings", body, python);
   const response = await ask("POST", api("v1/embeddings"), body);
-  told("embed", "v1/embeddings", body, python, response);
+  showCall("embed", "v1/embeddings", body, python, response);
   const vectors = (await response.json()).data.map((one) => one.embedding);
   const norm = (v) => Math.sqrt(v.reduce((sum, x) => sum + x * x, 0));
   const alike = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0) / (norm(a) * norm(b));
@@ -189,13 +189,13 @@ asked("embed-form", "matrix", async (form) => {
 });
 
 // --- rerank ---------------------------------------------------------------------------------------------------------
-asked("rerank-form", "ranks", async (form) => {
+onSubmit("rerank-form", "ranks", async (form) => {
   const body = { model: form.elements.model.value, query: form.elements.query.value, documents: lines(form) };
   const headers = isKeyed ? ', headers={"Authorization": "Bearer YOUR_KEY"}' : "";
   const python = `import httpx\n\nfound = httpx.post("${api("v1/rerank")}"${headers}, json=${JSON.stringify(body)}).json()`;
-  told("rerank", "v1/rerank", body, python);
+  showCall("rerank", "v1/rerank", body, python);
   const response = await ask("POST", api("v1/rerank"), body);
-  told("rerank", "v1/rerank", body, python, response);
+  showCall("rerank", "v1/rerank", body, python, response);
   const { results } = await response.json();
   $("ranks").replaceChildren(make("ul", { class: "shares" }, ...results.map((one) => make("li", {},
     make("span", { class: "num" }, one.relevance_score.toFixed(4)),
@@ -204,8 +204,8 @@ asked("rerank-form", "ranks", async (form) => {
 });
 
 // --- speech ---------------------------------------------------------------------------------------------------------
-const HEARD_EVERY = 1000; // ms between two transcriptions of the recording so far
-const HEARD_MOST = 60;    // seconds of a recording
+const RECORDED_EVERY = 1000; // milliseconds between two transcriptions of the recording so far
+const MAX_SECONDS = 60; // longest recording
 
 async function transcribed(file) {
   const body = new FormData();
@@ -214,9 +214,9 @@ async function transcribed(file) {
   body.append("timestamp_granularities[]", "word");
   body.append("file", file, file.name);
   const python = `${CLIENT(api("v1"))}text = client.audio.transcriptions.create(\n    model=${JSON.stringify(body.get("model"))}, file=open(${JSON.stringify(file.name)}, "rb"),\n    response_format="verbose_json", timestamp_granularities=["word"]\n)`;
-  told("speech", "v1/audio/transcriptions", body, python);
+  showCall("speech", "v1/audio/transcriptions", body, python);
   const answer = await ask("POST", api("v1/audio/transcriptions"), body);
-  told("speech", "v1/audio/transcriptions", body, python, answer);
+  showCall("speech", "v1/audio/transcriptions", body, python, answer);
   return answer.json();
 }
 
@@ -243,21 +243,21 @@ async function transcribe(file) {
   } catch (error) { if (latest === file) say($("words"), error.message, "bad", error.faults); }
 }
 
-asked("speech-form", "words", (form) => transcribe(form.elements.file.files[0]));
+onSubmit("speech-form", "words", (form) => transcribe(form.elements.file.files[0]));
 
 // Transcribe the recording so far every second, one request at a time, and the whole of it at the end.
 let recorder;
 async function listen() {
-  const heard = await navigator.mediaDevices.getUserMedia({ audio: true });
+  const microphone = await navigator.mediaDevices.getUserMedia({ audio: true });
   const parts = [];
   const soFar = () => new File(parts, "microphone.webm", { type: "audio/webm" });
   let known = 0;
   let busy = false;
-  recorder = new MediaRecorder(heard);
+  recorder = new MediaRecorder(microphone);
   recorder.ondataavailable = async (event) => {
     parts.push(event.data);
     $("recording").textContent = `recording, ${parts.length} s`;
-    if (parts.length >= HEARD_MOST && recorder.state === "recording") recorder.stop();
+    if (parts.length >= MAX_SECONDS && recorder.state === "recording") recorder.stop();
     if (busy || recorder.state !== "recording") return;
     busy = true;
     try {
@@ -266,14 +266,14 @@ async function listen() {
     } catch { /* too short so far: try again in a second */ } finally { busy = false; }
   };
   recorder.onstop = () => {
-    heard.getTracks().forEach((track) => track.stop());
+    microphone.getTracks().forEach((track) => track.stop());
     $("record").textContent = "Use the microphone";
     $("record").setAttribute("aria-pressed", "false");
     $("recording").textContent = "";
     transcribe(soFar());
   };
   $("words").replaceChildren();
-  recorder.start(HEARD_EVERY);
+  recorder.start(RECORDED_EVERY);
   $("record").textContent = "Stop and transcribe";
   $("record").setAttribute("aria-pressed", "true");
   $("recording").textContent = "recording";

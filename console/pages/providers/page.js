@@ -1,5 +1,5 @@
 // Adds, edits and tests providers.
-import { api, ask, held, say, sender } from "../act.js";
+import { api, ask, say, sender, withDisabled } from "../act.js";
 
 const said = document.getElementById("said");
 const form = document.getElementById("provider");
@@ -34,10 +34,10 @@ form?.addEventListener("submit", (event) => {
     ...(key.value.trim() ? { key_env: key.value.trim() } : {}),
   };
   const where = document.getElementById("added");
-  held(sender(event), async () => {
+  withDisabled(sender(event), async () => {
     try {
       await ask("PUT", path(id.value.trim()), document_);
-      say(where, edited ? `${id.value.trim()} is changed.` : `${id.value.trim()} is there: use ${id.value.trim()}/${names[0]} as a model.`, "good");
+      say(where, edited ? `${id.value.trim()} was changed.` : `${id.value.trim()} was added. Use ${id.value.trim()}/${names[0]} as a model.`, "good");
       if (edited) form.reset();
       document.dispatchEvent(new Event("changed"));
     } catch (error) {
@@ -60,8 +60,8 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-test]");
   if (!button) return;
   const { test: id } = button.dataset;
-  held(button, async () => {
-    say(said, `asking ${id} …`);
+  withDisabled(button, async () => {
+    say(said, `testing ${id} …`);
     try {
       const found = await (await ask("POST", `${path(id)}/test`)).json();
       const missing = found.missing.length ? ` It does not list ${found.missing.join(", ")}.` : "";

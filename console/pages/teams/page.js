@@ -1,5 +1,5 @@
 // Creates teams and keys. A key's text is only in the answer to its creation, and on this page until you leave it.
-import { ask, held, make, say, sender } from "../act.js";
+import { ask, make, say, sender, withDisabled } from "../act.js";
 
 const where = document.getElementById("made");
 let isOpen = !document.querySelector("[data-sign-out]");
@@ -8,7 +8,7 @@ const changed = () => document.dispatchEvent(new Event("changed"));
 // Later messages do not replace it, because it cannot be shown again.
 function show(key, name = "") {
   const use = make("button", { type: "button", class: "small" }, "Sign in with it");
-  use.addEventListener("click", () => held(use, () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad"))));
+  use.addEventListener("click", () => withDisabled(use, () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad"))));
   where.replaceChildren();
   document.getElementById("secrets").prepend(make("div", { class: "said good" }, `Key ${key.id} of team ${key.team}. Store it: it is not shown again.`,
     make("div", { class: "secret" }, make("code", {}, key.value), make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"), use)));
@@ -32,7 +32,7 @@ async function signIn(key, tries = 20) {
 }
 
 function send(button, path, body, done) {
-  return held(button, async () => {
+  return withDisabled(button, async () => {
     try {
       await done(await (await ask("POST", path, body)).json());
       changed();
@@ -46,7 +46,7 @@ document.getElementById("team").addEventListener("submit", (event) => {
   event.preventDefault();
   const { id, name } = event.target.elements;
   send(sender(event), "teams/team", { id: id.value.trim(), name: name.value.trim() }, (team) => {
-    say(where, `Team ${team.id} is made.`, "good");
+    say(where, `Team ${team.id} was created.`, "good");
     const list = document.querySelector("#key [name=team]");
     list.append(make("option", {}, team.id));
     list.value = team.id;
@@ -72,14 +72,14 @@ document.getElementById("key").addEventListener("submit", (event) => {
 
 document.getElementById("rows").addEventListener("click", (event) => {
   const button = event.target.closest("[data-rotate]");
-  if (button && confirm(`Make a successor of ${button.dataset.rotate}? The old key stays valid for a day.`)) {
+  if (button && confirm(`Create a successor of ${button.dataset.rotate}? The old key stays valid for a day.`)) {
     send(button, "teams/rotate", { id: button.dataset.rotate }, show);
   }
 });
 
 document.getElementById("limit").addEventListener("submit", (event) => {
   event.preventDefault();
-  held(sender(event), () => limit(event));
+  withDisabled(sender(event), () => limit(event));
 });
 
 async function limit(event) {

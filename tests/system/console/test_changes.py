@@ -76,7 +76,7 @@ def test_a_recipe_is_changed_and_a_model_removed(page: Any, server: Server) -> N
     page.click("#edit button")
     page.wait_for_selector("#edited .bad")
     page.locator("#model-my-rerank").get_by_role("button", name="Remove").click()
-    page.wait_for_selector("#said >> text=my-rerank is removed")
+    page.wait_for_selector("#said >> text=my-rerank was removed")
     assert server.http.get("/v1/models/my-rerank").status_code == 404
 
 
@@ -118,7 +118,7 @@ def test_a_version_passes_its_probe_and_the_one_before_is_made_current(
     row.locator("summary").click()
     with renewal(page):
         row.get_by_role("button", name="Make current").click()
-        page.wait_for_selector("#said >> text=spun now answers with v1")
+        page.wait_for_selector("#said >> text=spun now uses v1")
     row.locator("summary").click()
     row.get_by_role("button", name="Make current").wait_for()
     assert server.http.get("/v1/adapters/spun").json()["version"] == "v1"

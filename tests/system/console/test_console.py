@@ -192,15 +192,15 @@ def test_texts_are_visible_while_a_team_keeps_them(page: Any, console: Server, t
 
     assert "<summary>texts" not in request_detail("unkept")
     page.goto("teams")
-    page.get_by_role("button", name="Keep texts of default").click()
-    page.wait_for_selector("#said >> text=Texts of default are kept from now on")
+    page.get_by_role("button", name="Store texts of default").click()
+    page.wait_for_selector("#said >> text=Texts of default are stored from now on")
     eventually(lambda: "<summary>texts" in request_detail("kept"))
     page.goto("requests?words=kept")
     page.locator("#rows summary", has_text="texts").first.click()
     page.wait_for_selector(".texts pre:has-text('sun bird apple')")
     page.wait_for_selector(".texts pre:has-text('SBA')")
     page.goto("teams")
-    page.get_by_role("button", name="Keep no texts of default").click()
+    page.get_by_role("button", name="Stop storing texts of default").click()
     eventually(lambda: "<summary>texts" not in console.http.get("/console/requests?words=kept").text)
     assert "sun bird apple" not in console.log.read_text()
 
@@ -318,14 +318,14 @@ def test_keys_are_displayed_once_used_and_revoked(page: Any, console: Server) ->
     assert key not in page.content()
     page.fill("#team [name=id]", "search")
     with renewal(page):
-        page.click("text=Make a team")
-        page.wait_for_selector("#made >> text=Team search is made")
+        page.click("text=Create team")
+        page.wait_for_selector("#made >> text=Team search was created")
     page.locator("#key [name=scopes][value=infer]").check()
     with renewal(page):
         page.click("#key button[type=submit]")
         second = page.inner_text("#secrets code")[3:11]
     page.click(f"#rows tr:has-text('{second}') >> text=Revoke")
-    page.wait_for_selector(f"#said >> text={second} is revoked")
+    page.wait_for_selector(f"#said >> text={second} was revoked")
     page.wait_for_selector(f"#rows tr:has-text('{second}') .revoked")
     page.fill("#limit [name=amount]", "60")
     page.click("text=Try it on the last 7 days")

@@ -64,7 +64,7 @@ async def test_an_invalid_weight_is_reported_and_a_new_team_can_have_a_limit(con
         await page.goto("teams")
         await page.fill("#team [name=id]", "search")
         await page.click("#team button")
-        await page.wait_for_selector("#made >> text=Team search is made")
+        await page.wait_for_selector("#made >> text=Team search was created")
         change = page.get_by_role("button", name="Change the weight of search")
         await change.wait_for()
         await change.evaluate("one => { one.dataset.old = ''; }")
@@ -374,7 +374,7 @@ async def test_an_edited_provider_keeps_settings_without_a_field(console: Consol
         await page.wait_for_selector("text=Edit far")
         await page.fill("#provider [name=models]", "small, large")
         await page.click("#provider [type=submit]")
-        await page.wait_for_selector("#added .good >> text=far is changed")
+        await page.wait_for_selector("#added .good >> text=far was changed")
         assert await page.inner_text("#form-title") == "Add a provider"
     assert sent == [("GET", None), ("PUT", definition | {"models": [small, {"name": "large"}]})]
 
