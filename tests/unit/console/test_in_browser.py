@@ -174,13 +174,13 @@ async def test_cards_of_bases_appear_and_disappear_with_them(console: Console, b
         answers = {"events": stream(live_state(displayed))}
         async with looking(browser, displayed, answers) as page:
             await page.goto("now")
-            await page.wait_for_selector("#rings >> text=No model here takes adapters")
+            await page.wait_for_selector("#rings >> text=No model of this server takes adapters")
             with_places(displayed, 4)
             answers["events"] = stream(live_state(displayed))
             await page.wait_for_selector("[data-ring=chat] .stall >> nth=3", state="attached")
             with_places(displayed, 0)
             answers["events"] = stream(live_state(displayed))
-            await page.wait_for_selector("#rings >> text=No model here takes adapters")
+            await page.wait_for_selector("#rings >> text=No model of this server takes adapters")
 
 
 async def test_a_base_with_one_place_has_a_ring_and_says_that_there_is_no_adapter(
