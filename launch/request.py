@@ -79,9 +79,9 @@ _PAGE = re.compile(r"([^/]+/[^/]+)/(?:tree|blob|resolve)/([^/]+)(/.+)?")
 def without_host(text: str) -> str:
     """Shorten an address of Hugging Face's hub, as browsers and other servers write it, to `org/name`."""
     host = _HOST.match(text)
-    if host is None:
+    rest = "" if host is None else text[host.end() :].partition("?")[0].rstrip("/")
+    if not rest:
         return text
-    rest = text[host.end() :].partition("?")[0].rstrip("/")
     page = _PAGE.fullmatch(rest)
     return f"{page[1]}{page[3] or ''}@{page[2]}" if page else rest
 

@@ -66,6 +66,8 @@ def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
 
 def locate_adapter(text: str, param: str) -> PathSource | HubSource:
     """Parse a folder, or `org/name[@revision]` of a hub. Raises BadRequest."""
+    if not text:
+        raise BadRequest(f"'{param}' is empty: write a folder, or org/name of a hub.", param=param)
     text = without_host(text)
     hub, _, revision = text.partition("@")
     if not HUB.match(hub):

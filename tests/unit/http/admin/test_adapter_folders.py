@@ -221,6 +221,17 @@ async def test_a_key_that_may_not_add_models_may_not_add_chat_templates(
     assert seen == [Scope.MODELS in scopes] * 2
 
 
+@pytest.mark.parametrize("text", ["", "https://huggingface.co/", "hf.co/?", "hf://", "/", "@main", "org/name@a b"])
+async def test_a_text_that_is_no_source_is_refused(text: str, places: SimpleNamespace, tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], adapter_roots=(places.inside,))
+    async with asking_as(gateway, Caller("search", "key00001", SCOPES)) as client:
+        body = {"name": "tune", "base": "chat", "source": text}
+        answers = [await client.post(f"/v1/adapters?dry_run={dry}", json=body) for dry in ("false", "true")]
+        named = {"lora_name": "tune", "lora_path": text}
+        answers.append(await client.post("/v1/load_lora_adapter", json=named))
+    assert {answer.status_code for answer in answers} <= {400, 403, 404}, [answer.text for answer in answers]
+
+
 async def test_both_calls_check_the_roots_first(places: SimpleNamespace, tmp_path: Path) -> None:
     read: list[str] = []
 
