@@ -32,7 +32,7 @@ OF_TOKENIZER = ("enable_auto_tool_choice", "tool_call_parser")
 """Flags that need tokens of the checkpoint's own tokenizer, which random weights lack."""
 STEP = "expected: "
 """Prefix of the names of steps with figures for a recipe; the rest of the name is the recipe's file."""
-SUMS, MEASURED = "Not measured yet: the figures here are sums.", "Measured is what `expected` has; the rest are sums."
+SUMS, MEASURED = "Not measured yet, only calculated.", "`expected` was measured, the rest was calculated."
 RANDOM, TINY = "its sizes with random weights", "tiny shape with random weights"
 """How a recipe's note names the weights. Figures of a tiny shape say nothing about the recipe."""
 NOTE = re.compile(r".+, \d{4}-\d\d-\d\d, commit [0-9a-f]{8,40}\b.*")
