@@ -50,7 +50,7 @@ async def test_forecast_and_slack_are_displayed(served: BatchServer) -> None:
         await served.batches.store.write(lambda tables: tables.batches.store_forecasts({batch.id: found}))
         return await page(served, f"batches?id={batch.id}")
 
-    assert "75 % of its window is left then" in await forecast(6)
+    assert "75 % of its window will be left" in await forecast(6)
     assert "after the end of its window" in await forecast(30)
 
 
