@@ -157,7 +157,8 @@ async def test_a_copy_that_never_ends_does_not_keep_other_files_waiting(
     nodes: list[AdapterNode], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "roundhouse.fleet")
-    monkeypatch.setattr(pulling, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(pulling, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(pulling, "LEAST_RATE", 2**40)
     copier = nodes[1]
 
     async def drip(node: str, digest: str) -> AsyncGenerator[bytes, None]:
