@@ -247,8 +247,9 @@ def test_a_flood_of_each_kind_of_upload_leaves_room_for_requests(tiny: Tiny, sma
     assert shutil.disk_usage(tiny.server.data).free > 1 << 20, "the ledger's and the state's room is left"
     for model in ("tiny", "kept@prod"):
         assert len(tiny.tokens(model)) == 8
-    ready = tiny.http.get("/health/ready")
-    assert (ready.status_code, ready.json()["degraded"]) == (200, ["storage_full"])
+    assert tiny.http.get("/health/ready").status_code == 200
+    # a flood may have taken the ledger's room for a moment, and its rows leave the journal soon after
+    eventually(lambda: tiny.http.get("/health/ready").json()["degraded"] == ["storage_full"], tiny.server.tail)
     for id_ in kept:
         assert tiny.http.delete(f"/v1/files/{id_}").status_code == 200
     assert tiny.upload("late", archive(tiny.content(9))).status_code in (200, 201)
