@@ -81,19 +81,17 @@ class OnDemand:
             return ""
         catalog, name = self._names.visible_to(caller), model_ref.name
         found = _find(model_ref, catalog)
-        if found is not None and not found[0].memory.adapters.on_demand:
+        if found is not None:
+            if found[0].memory.adapters.on_demand:
+                return ""
             where = f"memory.adapters.on_demand in the recipe of '{found[0].id}'"
             return f" Register it first (POST /v1/adapters), or let requests do so: {where}."
-        takers = [one.id for one in catalog.recipes.values() if one.memory.adapters.on_demand and not one.is_former]
-        if (
-            found is None
-            and takers
-            and model_ref.adapter is None
-            and isinstance(name, str)
-            and source_of(name[:LONGEST])
-        ):
-            return f" If it is an adapter to be fetched, name its base, too: '{takers[0]}:{short(name, 200)}'."
-        return ""
+        if model_ref.adapter is not None or not isinstance(name, str) or not source_of(name[:LONGEST]):
+            return ""
+        bases = (one.id for one in catalog.recipes.values() if one.memory.adapters.on_demand and not one.is_former)
+        if (base := next(bases, None)) is None:
+            return ""
+        return f" If it is an adapter to be fetched, also name its base: '{base}:{short(name, 200)}'."
 
     async def close(self) -> None:
         """Cancel the downloads."""

@@ -170,7 +170,7 @@ def test_a_source_that_the_base_does_not_fetch_comes_with_advice(provider: OnDem
     for ref in (model_ref("other:org/name"), model_ref("other", "/srv/legal")):
         assert "memory.adapters.on_demand in the recipe of 'other'" in provider.hint(ref, MAY)
     for name in ("org/name", "s3://bucket/name"):
-        assert f"name its base, too: 'llama:{name}'." in provider.hint(model_ref(name), MAY)
+        assert f"also name its base: 'llama:{name}'." in provider.hint(model_ref(name), MAY)
     for ref in (
         model_ref("other:legal"),
         model_ref("llama:org/name"),
