@@ -34,20 +34,11 @@ Inputs = Annotated[
     ),
 ]
 """`input_list` checks for empty values, with clearer errors than a schema; `runtime.http.bodies` counts the inputs."""
-Dimensions = Annotated[
-    int,
-    Meta(
-        ge=1, le=2**20, description="Cut the vectors to this length and normalise them again, if the model allows it."
-    ),
-]
+CUT = "Cut the vectors to this length and normalise them again, if the model allows it."
+Dimensions = Annotated[int, Meta(ge=1, le=2**20, description=CUT)]
 DimensionsOrZero = Annotated[
     int,
-    Meta(
-        ge=0,
-        le=2**20,
-        description="Cut the vectors to this length and normalise them again, if the model allows it. 0, which "
-        "Infinity's client sends, leaves them as they are.",
-    ),
+    Meta(ge=0, le=2**20, description=f"{CUT} 0, which Infinity's client sends, leaves them as they are."),
 ]
 
 PROMPTS = {
