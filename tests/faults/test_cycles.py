@@ -89,7 +89,7 @@ def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytes
                     print(f"after {number + 1} cycles: {settled(server, Path(short))}", flush=True)
             after = settled(server, Path(short))
             print(f"after {CYCLES} cycles: {after}")
-            assert after.processes == before.processes
+            assert after.processes <= before.processes  # one of the start may have ended meanwhile
             assert after.sockets == before.sockets
             assert after.temporary == before.temporary
             # keep-alive connections and a database's second reader may differ; one of each cycle would be noticed
