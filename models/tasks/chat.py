@@ -15,7 +15,7 @@ from registry.recipes.definition import Task
 
 SCHEMAS = (
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    "grammar", "json_schema", "regex", "ebnf", "output_format",
+    "guided_json_object", "grammar", "json_schema", "regex", "ebnf", "output_format",
 )  # fmt: skip
 """Fields of chat bodies that constrain the form of an answer."""
 FORMATS = ("text", "output_config")
@@ -25,8 +25,8 @@ _WHOLE = TypeAdapter(int)
 _COMPLETIONS_TOKENS = 16
 """vLLM's default for max_tokens of /v1/completions."""
 _WRITES: Mapping[str, tuple[str, ...]] = {
-    "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
-    "/v1/completions": ("max_tokens",),
+    "/v1/chat/completions": ("max_completion_tokens", "max_tokens", "n_predict"),
+    "/v1/completions": ("max_tokens", "n_predict"),
     "/v1/responses": ("max_output_tokens",),
     "/v1/messages": ("max_tokens",),
 }

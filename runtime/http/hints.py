@@ -77,7 +77,7 @@ _INLINE = re.compile(rb";base64,[A-Za-z0-9+/=]*")
 """Matches images and sound in a body, whose bytes are not text."""
 
 
-_MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 _FIELDS = frozenset(("x-tier", "service_tier", *_MOST_TOKENS))
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -155,6 +155,7 @@ async def test_the_same_conversation_header_differs_between_routers() -> None:
     ("path", "more", "bound"),
     [
         (CHAT, {"response_format": {"type": "json_schema"}}, True),
+        (CHAT, {"guided_json_object": True}, True),
         (CHAT, {"response_format": {"type": "text"}}, False),
         (MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, True),
         (MESSAGES, {"output_config": {"effort": "low"}}, False),

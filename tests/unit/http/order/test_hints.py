@@ -89,6 +89,7 @@ def test_the_size_of_the_work_is_read_from_the_body() -> None:
     assert (hints.size, hints.most_tokens) == (len(picture) - 5008, 7)
     assert read(context, CHAT, b'{"max_tokens":"many","max_output_tokens":3}')[0].hints.most_tokens == 3
     assert read(context, CHAT, b'{"max_tokens":-1}')[0].hints.most_tokens is None
+    assert read(context, CHAT, b'{"n_predict":3}')[0].hints.most_tokens == 3
     assert read(context, CHAT, b"[1]")[0].hints.size == 3
 
 

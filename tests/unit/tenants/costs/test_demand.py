@@ -112,6 +112,12 @@ def test_numbers_are_read_like_in_the_engine(n: Any, answers: int) -> None:
     assert (found.output, found.requested_output) == (10 * answers, 10 * answers)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_llama_cpps_limit_counts_since_the_engine_keeps_to_it(path: str) -> None:
+    found = demand_of([ChatPayload(path, {"prompt": "a", "n_predict": 300})], 512, 30.0)
+    assert (found.output, found.requested_output) == (300, 300)
+
+
 @given(st.integers(64, 600), st.integers(1, 700), st.integers(1, 6000), st.integers(0, 5), st.booleans())
 def test_the_demand_of_a_document_covers_its_query_in_each_chunk(
     context: int, query: int, document: int, most: int, truncate: bool
