@@ -18,7 +18,7 @@ from adapters.store import AdapterNotes, Store
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.base.turns import FairTurns
 from registry.bounds import Bounds
-from registry.errors import BadRequest, Conflict, NotFound, Unavailable
+from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, Unavailable
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion, Version
 from registry.state.database import State
@@ -131,7 +131,10 @@ class AdapterService:
                 # A commit that has begun finishes even if the caller has left.
                 registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
                 await asyncio.to_thread(self.notes.write, checked.digest, checked.notes)
+            try:
                 registered = await self._prune(registered)
+            except RoundhouseError as error:  # it is registered; the name's next version prunes again
+                log.warning("old versions of an adapter stay for now", extra={"cause": error.message})
         details = {"adapter": str(key), "version": registered.version.tag, "digest": checked.digest}
         log.info("adapter registered", extra=details)
         for note in checked.notes:

@@ -13,7 +13,7 @@ from adapters.types import Base, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.recipes.fields import PathSource
-from registry.records import AdapterKey
+from registry.records import Adapter, AdapterKey
 from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
@@ -115,6 +115,28 @@ async def test_a_disk_that_is_really_full(tmp_path: Path, base: Base, folder: Pa
         await service.close()
         state.close()
         await (await asyncio.create_subprocess_exec("umount", tmp_path / "small")).wait()
+
+
+async def test_an_adapter_is_registered_although_its_old_versions_cannot_be_removed(
+    tmp_path: Path, base: Base, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path / "data", base, Bounds(adapter_versions=1))
+
+    def locked(*_args: object) -> Adapter:
+        raise Unavailable("The database is locked.")
+
+    try:
+        await rig.service.start()
+        await rig.add("tune", folder, 1)
+        await rig.add("tune", folder, 2)
+        monkeypatch.setattr(rig.state.adapters, "prune", locked)
+        assert (await rig.add("tune", folder, 3)).version.tag == "v3"
+        monkeypatch.undo()
+        kept = (await rig.add("tune", folder, 4)).adapter.versions
+        assert [version.tag for version in kept] == ["v3", "v4"], "the current one, and that of a rollback"
+    finally:
+        await rig.service.close()
+        rig.state.close()
 
 
 async def test_after_a_kill_leftovers_are_removed_and_registered_adapters_are_there(
