@@ -199,6 +199,8 @@ class Loader:
                 used_bytes = await link.peak_bytes()
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(used_bytes, loaded.resident_bytes))
             _check_alive(link)
+            if entry.id in self._stopped:  # its engine is being ended
+                raise Unavailable(STOPPED)
             return link, loaded
         except Exception:
             try:

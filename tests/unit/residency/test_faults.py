@@ -5,7 +5,9 @@ import signal
 
 import pytest
 
+from models.messages import LoadResult
 from registry.errors import Conflict, DoesNotFit, EngineFailed, NotFound, RoundhouseError, Unavailable
+from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from runtime.slots.link import UNKNOWN, Cause, SlotLink
 from tests.fakes.engine import FakeEngine
@@ -204,6 +206,23 @@ async def test_a_load_that_no_request_waits_for_is_stopped(world: World, how: st
     assert world.pool.links[1].ended >= 1
     assert world.state("a") is ModelState.READY, "a stopped load evicts nothing"
     assert "failed b" not in world.witness.events
+
+
+async def test_a_load_that_is_stopped_once_its_engine_is_ready_is_not_served(world: World) -> None:
+    """The engine's end was asked for, so requests must not begin on it."""
+    entry, loader = world.manager.entries["a"], world.manager.loader
+    send = loader._send_load
+
+    async def stopped_last(entry: ModelEntry, link: SlotLink) -> LoadResult:
+        loaded = await send(entry, link)
+        loader.stop(entry)
+        return loaded
+
+    loader._send_load = stopped_last  # type: ignore[method-assign]
+    with pytest.raises(Conflict, match="was unloaded while it loaded"):
+        await world.manager.load(entry)
+    assert (entry.state, entry.failure, entry.bytes) == (ModelState.ABSENT, None, 0)
+    assert "loaded a" not in world.witness.events
 
 
 async def test_a_load_stopped_before_it_has_a_slot_takes_none(world: World) -> None:
