@@ -1,6 +1,7 @@
 """Merge base and adapter into one model folder, which appears complete or not at all."""
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -73,4 +74,7 @@ def _publish(temporary: Path, out: Path) -> int:
 
 
 def size_of(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
+    """Return the bytes of a folder's files; 0 if it was just deleted."""
+    with contextlib.suppress(FileNotFoundError):
+        return sum(file.stat().st_size for file in folder.iterdir())
+    return 0

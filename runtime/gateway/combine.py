@@ -170,7 +170,7 @@ def _busy_error() -> Unavailable:
 
 def sizes(folder: Path) -> Callable[[str], Mapping[str, int]]:
     """Return a function that gives the bytes of a team's merged models below `folder`, by name."""
-    return lambda team: {out.name: size_of(out) for out in folder.glob(f"{team}+*")}
+    return lambda team: {out.name: size_of(out) for out in folder.glob(f"{team}+*/")}
 
 
 def tidy(folder: Path) -> None:

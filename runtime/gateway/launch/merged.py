@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -90,16 +91,17 @@ class MergedModels:
         return list(self._views([(model, path.resolve()) for model, path in sources], caller))
 
     def _views(self, sources: list[tuple[str, Path]], caller: Caller) -> Iterator[MergedModelView]:
-        for out in sorted(self._folder.glob("[!.]*")):
+        for out in sorted(self._folder.glob("[!.]*/")):
             team, names_team, _ = out.name.partition("+")
             if Scope.ADMIN in caller.scopes or (names_team and team == caller.team):
                 real = out.resolve()
                 users = {model for model, path in sources if path.is_relative_to(real)}
-                yield MergedModelView(
-                    name=out.name,
-                    team=team if names_team else None,
-                    output=str(out),
-                    bytes=size_of(out),
-                    created=out.stat().st_mtime,
-                    models=sorted(users),
-                )
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    yield MergedModelView(
+                        name=out.name,
+                        team=team if names_team else None,
+                        output=str(out),
+                        bytes=size_of(out),
+                        created=out.stat().st_mtime,
+                        models=sorted(users),
+                    )

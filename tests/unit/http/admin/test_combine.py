@@ -358,6 +358,27 @@ async def test_merged_models_are_listed_and_deleted_by_their_team(gateway: FakeG
     assert sorted(path.name for path in folder.iterdir()) == [".a+half", "b+two"]
 
 
+async def test_what_is_no_merged_model_or_was_just_deleted_fails_no_list(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = gateway.settings.data_dir / "merged"
+    write_merged(folder, "a+one", "a+two")
+    (folder / "a+note.txt").write_bytes(b"x")
+    stock = model.size_of
+
+    def delete_first(out: Path) -> int:
+        if out.name == "a+one":
+            shutil.rmtree(out, ignore_errors=True)
+        return stock(out)
+
+    for module in ("runtime.gateway.launch.merged", "runtime.gateway.combine"):
+        monkeypatch.setattr(f"{module}.size_of", delete_first)
+    models = gateway.gateway.services.merged
+    assert [one.name for one in await models.all(Caller(team="a"))] == ["a+two"]
+    write_merged(folder, "a+one")
+    assert combine.sizes(folder)("a") == {"a+one": 0, "a+two": 100}
+
+
 async def test_a_merged_model_that_is_served_is_not_deleted(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     folder = gateway.settings.data_dir / "merged"
     write_merged(folder, "default+one")
