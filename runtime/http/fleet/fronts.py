@@ -2,8 +2,9 @@
 
 | path                                       | a front                                                   |
 |--------------------------------------------|-----------------------------------------------------------|
-| adapters, adding, changing and removing    | forwards it to a node (`runtime.http.fleet.passing`)      |
-| models, aliases, changes of routers        |                                                           |
+| adapters, merged models, adding, changing  | forwards it to a node (`runtime.http.fleet.passing`)      |
+| and removing models, aliases, changes of   |                                                           |
+| routers                                    |                                                           |
 | files and batches                          | handles it: they are in the database, and nodes run lines |
 | one request's record                       | forwards it to the node that answered, if known;          |
 |                                            | otherwise answers from the ledger                         |

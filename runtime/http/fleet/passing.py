@@ -18,7 +18,7 @@ from runtime.http.middleware import context_of, gateway_of
 from runtime.http.sending import start_message
 from runtime.http.serving import beginning_of
 
-PASSED = re.compile(r"/v1/adapters(/|\Z)|/v1/(un)?load_lora_adapter\Z|/v1/models/.+/aliases/")
+PASSED = re.compile(r"/v1/(adapters|merged)(/|\Z)|/v1/(un)?load_lora_adapter\Z|/v1/models/.+/aliases/")
 """Paths, and templates of routes."""
 CHANGES = re.compile(r"/v1/routers(/|\Z)")
 """The same, but for what only reads: each server has all routers."""

@@ -248,6 +248,16 @@ async def test_a_front_passes_a_change_on_and_the_answer_back(
     assert (alias.status_code, state.models.aliases()) == (200, {"fast": "chat"})
 
 
+async def test_a_front_lists_and_deletes_the_merged_models_of_a_node(fleet: Fleet, state: State) -> None:
+    node = fleet.node("node-1", state=state)
+    (node.fake.settings.data_dir / "merged" / "default+one").mkdir(parents=True)
+    await fleet.start(node)
+    listed = await fleet.client.get("/v1/merged")
+    assert [one["name"] for one in listed.json()["data"]] == ["default+one"], listed.text
+    assert (await fleet.client.delete("/v1/merged/default+one")).status_code == 200
+    assert not (node.fake.settings.data_dir / "merged" / "default+one").exists()
+
+
 async def test_an_upload_goes_to_a_node_that_has_the_base_it_names(fleet: Fleet, nodes: list[AdapterNode]) -> None:
     for other in nodes[:2]:
         del other.node.fake.entries["chat"]
