@@ -73,7 +73,7 @@ DURATIONS = (
     "connect", "first_byte", "between_bytes", "whole",
 )  # fmt: skip
 
-MARKS = ("<path>", "<package>", "<hub>")
+MARKS = ("<path>", "<package>", "<hub>", "<file>")
 """Marks that pydantic puts after 'source' for the kind of source that it read."""
 
 # The key to point at, for faults found by a check of a whole mapping.
@@ -115,7 +115,7 @@ VLLM_FIELDS: Mapping[str, str] = {
 }
 """vLLM's flags that are fields of a recipe, and these fields."""
 FOREIGN_KEYS: Mapping[str, str] = {
-    **{name: f"vLLM's '{name}' is '{field}' here" for name, field in VLLM_FIELDS.items()},
+    **{name: f"vLLM's '{name}' is '{field}' here" for name, field in VLLM_FIELDS.items() if name != field},
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
     "device": "the device is a setting of the server: roundhouse serve --device",
     "host": "the address is a setting of the server: roundhouse serve --host",
@@ -124,6 +124,8 @@ FOREIGN_KEYS: Mapping[str, str] = {
 """Settings of other servers, and where they go in a recipe."""
 
 
+OF_SOURCES: Mapping[str, str] = {"inside": "package", "revision": "hub", "file": "hub"}
+"""Keys of a source that go with another one."""
 SECRETS = ("api_key", "key", "token", "secret")
 
 
@@ -202,31 +204,36 @@ def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
     key, here = str(loc[-1]), _dotted(loc[:-1])
     if key in SECRETS:
         return f"unknown key '{_dotted(loc)}'; write 'key_env', the name of the environment variable that holds the key"
-    plain = key.replace("-", "_")
+    models = dict(_models(schema, ""))
+    known_keys, plain = _known_keys(models, loc[:-1]), key.replace("-", "_")
+    if key in known_keys and key in OF_SOURCES:
+        return f"unknown key '{_dotted(loc)}'; it goes with '{OF_SOURCES[key]}'"
     if schema is Recipe and plain in FOREIGN_KEYS:
         return f"unknown key '{_dotted(loc)}'; {FOREIGN_KEYS[plain]}"
-    models = dict(_models(schema, ""))
     is_ours = any(key in model.model_fields for model in models.values())
     if schema is Recipe and not is_ours and plain in vllm_source.serve_flags():
         return f"unknown key '{_dotted(loc)}'; vLLM's '{plain}' goes below 'engine.flags'"
-    known_keys = _known_keys(models, loc[:-1])
     if close := difflib.get_close_matches(key.lower(), known_keys, n=1):
         return f"unknown key '{_dotted(loc)}'; write '{close[0]}'"
     for where, model in models.items():
-        if key in model.model_fields and where not in ("", here):
-            return f"unknown key '{_dotted(loc)}'; write it below '{where}'"
+        if key in model.model_fields and where != here:
+            return f"unknown key '{_dotted(loc)}'; write it {_below(where)}"
     for where, model in models.items():
         if close := difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.8):
-            return f"unknown key '{_dotted(loc)}'; write '{close[0]}' below '{where}'"
+            return f"unknown key '{_dotted(loc)}'; write '{close[0]}' {_below(where)}"
     position = f"below '{here}'" if here else "here"
     return f"unknown key '{_dotted(loc)}'; the keys {position} are {', '.join(known_keys)}"
+
+
+def _below(where: str) -> str:
+    return f"below '{where}'" if where else "at the top level"
 
 
 def _known_keys(models: Mapping[str, type[BaseModel]], loc: Loc) -> list[str]:
     """Return the keys of the mapping at `loc`; for a source, those of all kinds."""
     where = _dotted(tuple(part for part in loc if isinstance(part, str)))
     if where.endswith("source"):
-        return ["path", "package", "inside", "hub", "revision"]
+        return ["path", "package", "inside", "hub", "revision", *(["file"] if where == "source" else [])]
     model = models.get(where) or models.get(where.rpartition(".")[0])  # below a name that the file chooses, as in pools
     return list(model.model_fields) if model else []
 

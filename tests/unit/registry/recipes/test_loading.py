@@ -152,6 +152,29 @@ def test_faults_suggest_what_to_write(write: Write, line: str, stated: str) -> N
     assert faults(write(GOOD.format("a") + lines)) == [f"r.yaml:6: {stated}"]
 
 
+@pytest.mark.parametrize(
+    ("line", "stated"),
+    [
+        ("source: {path: x, revision: main}", "unknown key 'source.revision'; it goes with 'hub'"),
+        ("source: {package: x, file: a.gguf}", "unknown key 'source.file'; it goes with 'hub'"),
+        ("source: {hub: a/b, revision: main, inside: x}", "unknown key 'source.inside'; it goes with 'package'"),
+        ("source: {hub: a/b, file: a.gguf}", "'source.revision' is missing; write 'revision: main'"),
+        (
+            "source: {hub: a/b, revision: main, file: a.bin}",
+            "'source.file': write the path of a .gguf file inside the repository",
+        ),
+        ("engine: {name: vllm, dtype: half}", "unknown key 'engine.dtype'; write it at the top level"),
+        ("engine: {name: vllm, contextlength: 5}", "unknown key 'engine.contextlength'; write 'context_length' at the "
+         "top level"),
+    ],
+)  # fmt: skip
+def test_hints_for_misplaced_keys(write: Write, line: str, stated: str) -> None:
+    key = line.partition(":")[0]
+    lines = [line if one.startswith(f"{key}:") else one for one in GOOD.format("a").splitlines()]
+    number = lines.index(line) + 1
+    assert faults(write("\n".join(lines))) == [f"r.yaml:{number}: {stated}"]
+
+
 @pytest.mark.parametrize("name", ["load_seconds", "tokens_per_second"])
 def test_expected_figures_are_finite(write: Write, name: str) -> None:
     """A wait that is computed from it could not be reported."""
