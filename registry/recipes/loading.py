@@ -129,13 +129,6 @@ def parse_recipe(text: str, name: str) -> Recipe:
     return recipes[0]
 
 
-def retired_keys(documents: Documents) -> tuple[str, ...]:
-    """Return a sentence for each key that has moved or has no effect any more."""
-    named = [f"provider '{one.id}'" for one in documents.providers if one.hedge_after is not None]
-    named += [f"router '{one.id}'" for one in documents.routers if one.hedge_after is not None]
-    return (*documents.notes, *(f"{one}: hedge_after has no effect any more; leave it out" for one in named))
-
-
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
     """Return remarks on valid but questionable values, one sentence each."""
     notes = []

@@ -142,10 +142,6 @@ class Provider(Strict):
         le=5,
         description="further attempts at one model, before the first byte and within a tenth of all requests",
     )
-    hedge_after: Time | None = Field(
-        default=None,
-        description="has no effect any more, since late attempts get no parallel ones; leave it out",
-    )
     max_answer: Size = Field(
         default=ByteSize(64 * 2**20),
         description="most bytes of an answer; 2,048 embeddings of 3,072 numbers have 34 MB in base64",

@@ -17,7 +17,6 @@ from registry.recipes.fields import AnySource, Seconds, Strict
 
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s]+$")]
-Hedge = Annotated[Seconds, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 To = tuple[TargetName, ...]
 Words = tuple[str, ...]
@@ -143,10 +142,6 @@ class RouterSpec(Strict):
         default=None, description="target if no stage decides; default: chosen by state and price"
     )
     fallbacks: To = Field(default=(), description="targets to try instead, in this order")
-    hedge_after: Hedge | None = Field(
-        default=None,
-        description="has no effect any more, since late attempts get no parallel ones; leave it out",
-    )
     stay_inside: bool = False
     rules: tuple[Rule, ...] = ()
     intents: Intents | None = None

@@ -19,7 +19,7 @@ from launch.recipe_store import RecipeShelf, RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.loading import Documents, retired_keys
+from registry.recipes.loading import Documents
 from registry.state.database import State
 from registry.storage.reserve import DiskReserve
 from runtime.config.device import Device, memories_of
@@ -151,7 +151,7 @@ class _Rooms:
     async def open(self) -> None:
         """Read the state and the recipes. Raises their errors."""
         settings, documents, device, metrics = self.settings, self.documents, self.device, self.metrics
-        for note in retired_keys(documents):
+        for note in documents.notes:
             log.warning(note)
         tables = await self._fleet_tables()
         await self.keys.start()

@@ -1,19 +1,11 @@
-"""Requests in the ledger: one row per attempt, the row that answered, and what a router chose.
+"""Requests in the ledger, and what a router chose.
 
-`runtime.http.attempts` makes the attempts:
-
-| attempts                                    | the row that answered                         |
-|---------------------------------------------|-----------------------------------------------|
-| sequential                                  | the last                                      |
-| two concurrent ones, in ledgers written by  | the one not abandoned (code `hedged`)         |
-| earlier versions                            |                                               |
-| two, of which the second failed on its own  | the first: only it has started its answer     |
+There is one row per attempt. `runtime.http.attempts` makes one after another, so the last row is the one that answered.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -80,42 +72,10 @@ def rows_of(database: Database, request: str, team: str | None) -> list[LedgerRo
         return [LedgerRow(**row) for row in rows.mappings()]
 
 
-HEDGED = "hedged"
-"""Code of an attempt that was abandoned for a concurrent one. Not written any more."""
-
-
-class AttemptRow(Protocol):
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def status(self) -> int | None: ...
-    @property
-    def code(self) -> str | None: ...
-
-
-Row = TypeVar("Row", bound=AttemptRow)
-
-
-def last_request(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the last request with this id, newest first. Clients may reuse ids."""
-    attempts: list[Row] = []
-    for row in rows:
-        attempts.append(row)
-        if row.attempt == 1:
-            break
-    return attempts
-
-
-def answering_row(rows: Sequence[Row]) -> Row:
-    """Return the row that answered. rows: those of one request, newest first."""
-    stayed = [row for row in rows if row.code != HEDGED] or rows
-    return next((row for row in stayed if row.status is not None and row.status < 400), stayed[0])
-
-
 MAX_ROUTED_ROWS = 200_000
 """Most rows that a report reads, newest first."""
 _COLUMNS = (
-    "team", "request", "attempt", "status", "code", "model", "adapter", "reason", "score", "accepted", "cost_micro",
+    "team", "request", "attempt", "model", "adapter", "reason", "score", "accepted", "cost_micro",
 )  # fmt: skip
 
 
@@ -142,16 +102,17 @@ def routed_requests(database: Database, router: str, since: float, team: str | N
     if team is not None:
         query = query.where(LEDGER.c.team == team)
     with database.read() as connection:
-        return [_chosen(answering_row(rows)) for rows in _requests(connection.execute(query))]
+        return [_chosen(row) for row in _last_attempts(connection.execute(query))]
 
 
-def _requests(rows: sa.CursorResult[Any]) -> Iterator[list[Any]]:
-    """Yield the rows of each request, newest first. A first attempt starts a request: clients may reuse ids."""
-    pending: dict[tuple[str, str], list[Any]] = defaultdict(list)
+def _last_attempts(rows: sa.CursorResult[Any]) -> Iterator[Any]:
+    """Yield the last row of each request. A first attempt starts a request: clients may reuse ids."""
+    pending: dict[tuple[str, str], Any] = {}
     for row in rows:
-        pending[row.team, row.request].append(row)
+        last = pending.setdefault((row.team, row.request), row)
         if row.attempt == 1:
-            yield pending.pop((row.team, row.request))
+            del pending[row.team, row.request]
+            yield last
     yield from pending.values()
 
 
@@ -169,16 +130,15 @@ def judge(database: Database, team: str, request: str, accepted: bool) -> str | 
     Raises NotFound, Conflict if it is still running, Unavailable.
     """
     query = sa.select(LEDGER).where(LEDGER.c.request == request, LEDGER.c.team == team)
-    query = query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(MAX_ROWS).with_for_update()
+    query = query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(1).with_for_update()
     with database.write() as connection:
-        rows = last_request(connection.execute(query).all())
-        if not rows:
+        row = connection.execute(query).one_or_none()
+        if row is None:
             raise NotFound(
                 f"No request {quoted(request)} of your team is in the ledger. Send the X-Request-Id of its answer.",
                 code="request_not_found",
                 param="request_id",
             )
-        row = answering_row(rows)
         if row.state == "open":
             raise Conflict("This request has not ended yet. Send the feedback once it has.", code="request_running")
         if row.accepted == accepted:

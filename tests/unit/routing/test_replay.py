@@ -7,7 +7,7 @@ import pytest
 
 from registry.storage.database import Database
 from routing.routers.replay import outcomes, replay
-from tenants.ledger.lookup import HEDGED, RoutedRequest, routed_requests
+from tenants.ledger.lookup import RoutedRequest, routed_requests
 from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
@@ -48,7 +48,7 @@ def write(database: Database, at: float, request: str = "r", *, attempt: int = 1
           status: int | None = 200, cost: int = 0) -> None:  # fmt: skip
     entry = Entry(f"{at}", request, attempt, at, team, "", "/v1/chat/completions", model, "rev", adapter, "interactive",
                   source, asked="auto", router=router, target="decided", reason="abstained", score=0.25)  # fmt: skip
-    end = "done" if status == 200 else "cancelled" if code == HEDGED else "failed"
+    end = "done" if status == 200 else "failed"
     LedgerTable(database, "here").write([entry], [Settlement(entry, end, status, code, cost_micro=cost)])
 
 
@@ -76,16 +76,12 @@ def test_an_adapters_target_has_its_model_but_no_version(database: Database) -> 
 def test_a_request_counts_once_for_the_target_that_answered(database: Database) -> None:
     write(database, 10.0, "fell back", model="broken", status=502, code="provider_failed")
     write(database, 11.0, "fell back", attempt=2, model="fallback", cost=7)
-    write(database, 20.0, "first won", model="late")
-    write(database, 21.0, "first won", attempt=2, model="other", status=None, code=HEDGED)
-    write(database, 30.0, "second won", model="slow", status=None, code=HEDGED)
-    write(database, 31.0, "second won", attempt=2, model="quick")
-    write(database, 40.0, "second failed", model="alone")
-    write(database, 41.0, "second failed", attempt=2, model="broken", status=502, code="provider_failed")
+    write(database, 20.0, "answered", model="first")
     write(database, 50.0, "all failed", model="broken", status=502, code="provider_failed")
     write(database, 51.0, "all failed", attempt=2, model="also broken", status=503, code="provider_unavailable")
-    assert answered(database) == ["also broken", "alone", "quick", "late", "fallback"]
-    assert outcomes(routed_requests(database, "auto", 5.0))[2].cost_micro == 7
+    assert answered(database) == ["also broken", "first", "fallback"]
+    costs = {one.target: one.cost_micro for one in outcomes(routed_requests(database, "auto", 5.0))}
+    assert costs == {"also broken": 0, "first": 0, "fallback": 7}
 
 
 def test_a_repeated_request_id_is_another_request(database: Database) -> None:
