@@ -1,10 +1,9 @@
 """Limits on requests at once of a team or key, of which this server may use its share.
 
-| the fleet                    | this server runs at most                                 |
-|------------------------------|----------------------------------------------------------|
-| all nodes support shares     | its share; the sum of all shares never exceeds the limit |
-| a node has an older version  | its part: the amount / nodes, but at least 1             |
-| the database does not answer | its share, or its part if that is larger                 |
+| the database    | this server runs at most                                                                  |
+|-----------------|-------------------------------------------------------------------------------------------|
+| answers         | its share; the sum of all shares never exceeds the limit                                  |
+| does not answer | its share, or its part if that is larger: the amount / nodes, but at least 1              |
 
 An idle share is given back. A dead server's share is freed when its open rows in the ledger are ended.
 """
@@ -23,8 +22,6 @@ class ShareSource(Protocol):
     """The part of `fleet.shared_limits.SharedLimits` that a meter needs."""
 
     is_away: bool
-    has_shares: bool
-    """Whether all nodes support shares."""
     clock: Callable[[], int]
 
     @property
@@ -63,10 +60,7 @@ class AtOnceMeter(Concurrency):
 
     @property
     def _most(self) -> int:
-        server = self._server
-        if not server.has_shares:
-            return server.part(self.limit)
-        return max(self._share, server.part(self.limit)) if server.is_away else self._share
+        return max(self._share, self._server.part(self.limit)) if self._server.is_away else self._share
 
     # --- local counting ---------------------------------------------------------------------------------------------
     def change(self, limit: int, now: int) -> None:
@@ -86,8 +80,6 @@ class AtOnceMeter(Concurrency):
     def level(self, now: int) -> LimitLevel:
         """Return the level, by the others' shares as last read."""
         level = super().level(now)
-        if not self._server.has_shares:
-            return LimitLevel(self._most, self.unused, level.seconds)
         left = self.limit - max(self._all, self._share) + self._share - self._running
         return LimitLevel(self.limit, max(0, min(self.limit, left)), level.seconds)
 
@@ -98,7 +90,7 @@ class AtOnceMeter(Concurrency):
             needed, now = self._running + amount, self._server.clock()
             if needed <= self._most:
                 return True
-            if not self._server.has_shares or now < self._empty_until:
+            if now < self._empty_until:
                 return False
             await self._call(lambda table: table.take(self.id, self.limit, needed, self._server.nodes))
             if self._running + amount > self._most:
@@ -108,11 +100,10 @@ class AtOnceMeter(Concurrency):
     async def look(self, *, is_refresh: bool = False, is_last: bool = False) -> None:
         """Give back an idle share, and read the others' shares. is_last: give back all that is unused.
 
-        If more requests run than the share allows, the share grows: they began while shares were not in use, or while
-        the database was away.
+        If more requests run than the share allows, the share grows: they began while the database was away.
         """
         async with self._turn:
-            if self._running > self._share and self._server.has_shares:
+            if self._running > self._share:
                 needed = self._running
                 await self._call(lambda table: table.take(self.id, self.limit, needed, self._server.nodes))
                 return

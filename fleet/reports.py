@@ -19,9 +19,6 @@ Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
-AT_ONCE_SHARES = "at-once-shares"
-FEATURES = (AT_ONCE_SHARES,)
-"""Features that the first version lacked. They are used only while all nodes report them."""
 ReplicaPhase = Literal["loading", "ready", "asleep", "draining", "unloading", "failed"]
 
 
@@ -79,8 +76,6 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     certificate_seconds: Seconds | None = None
     """Seconds until its certificate expires; None from an older version."""
-    features: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
-    """The `FEATURES` that this node has."""
     clock_offset: Annotated[float, Meta(ge=-1e10, le=1e10)] | None = None
     """Seconds by which its clock is ahead of the database's; None from an older version."""
 

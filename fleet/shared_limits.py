@@ -156,12 +156,9 @@ class SharedLimits:
         self.is_away = False
         """Whether the database does not answer, or is not used."""
         self._is_refused = False
-        self.has_shares = False
-        """Whether all nodes support shares of requests at once."""
         self._table: BlockTable | None = None
         self._at_once: AtOnceTable | None = None
         self._names: Callable[[], Sequence[str]] = tuple
-        self._all_have_shares: Callable[[], bool] = lambda: True
         self._own = ""
         self._meters: weakref.WeakSet[BlockMeter] = weakref.WeakSet()
         self._counts: weakref.WeakSet[AtOnceMeter] = weakref.WeakSet()
@@ -170,23 +167,9 @@ class SharedLimits:
         """Calls that the database has not answered yet."""
         self._task: asyncio.Task[None] | None = None
 
-    def open(
-        self,
-        table: BlockTable,
-        at_once: AtOnceTable,
-        names: Callable[[], Sequence[str]],
-        own: str,
-        all_have_shares: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Start using the database.
-
-        Args:
-            names: returns the names of the fleet's living nodes.
-            own: this server's name.
-            all_have_shares: returns whether all nodes support shares of requests at once.
-        """
+    def open(self, table: BlockTable, at_once: AtOnceTable, names: Callable[[], Sequence[str]], own: str) -> None:
+        """Start using the database. names: returns those of the fleet's living nodes. own: this server's name."""
         self._table, self._at_once, self._names, self._own = table, at_once, names, own
-        self._all_have_shares, self.has_shares = all_have_shares, all_have_shares()
         self._task = asyncio.create_task(self._keep(), name="limits")
 
     def refuse_database(self) -> None:
@@ -316,7 +299,6 @@ class SharedLimits:
                 self.is_away = self._is_refused
                 log.info("the fleet's database answers again")
             return
-        self.has_shares = self._all_have_shares()
         for count in list(self._counts):
             await count.look(is_refresh=looks % REFRESH_LOOKS == 0)
         now = self.clock() / SECOND

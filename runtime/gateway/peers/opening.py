@@ -17,7 +17,6 @@ from fleet.grants import BlockTable
 from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import MemberTable, NewMember, Role, open_members, schema_of
 from fleet.membership.sessions import SessionTable
-from fleet.reports import AT_ONCE_SHARES
 from fleet.shared_limits import SharedLimits
 from fleet.signatures import FleetKey, key_of_pepper, read_key
 from fleet.table import ReportTable
@@ -188,7 +187,7 @@ async def share(
     await asyncio.to_thread(give_back_unspent, database, server, ledger)
     at_once = AtOnceTable(database, server)
     blocks = BlockTable(database, server)
-    limits.open(blocks, at_once, fleet.nodes, fleet.own.name, lambda: fleet.all_know(AT_ONCE_SHARES))
+    limits.open(blocks, at_once, fleet.nodes, fleet.own.name)
     fleet.blocks = partial(_blocks, limits)
     console.sessions.share(SessionTable(database, SECONDS), fleet.fleet)
     if console.sign_in is not None:

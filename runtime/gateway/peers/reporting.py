@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from fleet.membership.members import NewMember
-from fleet.reports import FEATURES, MAX_ADAPTERS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
+from fleet.reports import MAX_ADAPTERS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
 from registry.files.context import abilities_of
 from runtime.config.device import Device
 from runtime.gateway.models import Models
@@ -145,7 +145,6 @@ class Reporter:
             placed=tuple(digest for digest, tier in adapters if tier == "device"),
             staged=tuple(digest for digest, tier in adapters if tier == "host"),
             draining=self._fleet.is_draining,
-            features=FEATURES,
             certificate_seconds=self._fleet.certificate_seconds,
             clock_offset=self._fleet.clock_offset,
         )

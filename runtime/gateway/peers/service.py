@@ -134,11 +134,6 @@ class Fleet:
         """Names of the nodes with a valid lease in the database."""
         return [one.name for one in self._present if one.role == "node"]
 
-    def all_know(self, feature: str) -> bool:
-        """Whether all nodes support a feature of `fleet.reports.FEATURES`, according to their reports."""
-        reports = [self._reports.get(name) for name in self.nodes() if name != self.own.name]
-        return all(report is None or feature in report.report.features for report in reports)
-
     def leave(self) -> None:
         """Leave because the server stops, so that others send no more requests. Returns immediately."""
         self.is_leaving = self.is_draining = True

@@ -96,11 +96,11 @@ class Rig:
     """One server."""
 
     def __init__(self, table: Table, clock: LimiterClock, own: str, *limits: Limit) -> None:
-        self.shared, self.all_have_shares = SharedLimits(clock), True
+        self.shared = SharedLimits(clock)
         self.limiter = Limiter(clock=clock, source=self.shared)
         self.limiter.replace(limits, {"search": ZoneInfo("UTC")})
         shares = cast(AtOnceTable, table.shares.of(own))
-        self.shared.open(cast(BlockTable, table), shares, lambda: NODES, own, lambda: self.all_have_shares)
+        self.shared.open(cast(BlockTable, table), shares, lambda: NODES, own)
 
     async def ask(self, most: Amounts = ONE) -> Admission:
         await self.limiter.prepare(CALLER, "m", most)
@@ -298,22 +298,6 @@ async def test_leftovers_of_an_earlier_run_are_returned(rigs: list[Rig], table: 
     table.shares.own["a"] = 5
     await first.look(looks=shared_limits.REFRESH_LOOKS)
     assert table.shares.own["a"] == 0
-
-
-@limits(limit(Kind.AT_ONCE, 5))
-async def test_with_a_node_of_the_previous_version_each_server_has_a_fixed_part(rigs: list[Rig], table: Table) -> None:
-    for rig in rigs:
-        rig.all_have_shares = False
-        await rig.look()
-    running = [await rig.ask() for rig, part in zip(rigs, (2, 2, 1), strict=True) for _ in range(part)]
-    assert "requests at once of team 'search' is 5, of which this server has 2" in (await rigs[0].refused()).message
-    rigs[0].limiter.settle(running[0], ONE)
-    await rigs[0].ask()
-    for rig in rigs:
-        rig.all_have_shares = True
-        await rig.look()
-    await rigs[0].refused()
-    assert sum(table.shares.own.values()) <= 5
 
 
 @limits(limit(Kind.AT_ONCE, 6))

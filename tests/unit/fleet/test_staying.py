@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import Gauge
 
 from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
-from fleet.reports import AT_ONCE_SHARES, NodeReport, ReplicaReport
+from fleet.reports import NodeReport, ReplicaReport
 from fleet.table import ReportTable
 from registry.errors import Conflict, NodeFailed, Unavailable
 from runtime.gateway.peers import service
@@ -232,20 +232,6 @@ async def test_the_last_node_with_a_pinned_model_is_drained_only_by_force(fleet:
     report(2, "a", "b")
     await fleet.drain("node-1", True, EVERYBODY)
     assert members.drained == ["node-2", "node-1", "node-1"]
-
-
-async def test_a_feature_is_used_once_all_nodes_have_it(fleet: Fleet) -> None:
-    fleet._present = [OWN, *(Member(name, 1, "node", "https://a:1", "1.0", False) for name in ("node-1", "node-2"))]
-    assert fleet.all_know(AT_ONCE_SHARES), "no node has reported yet"
-    for name, seq, features, all_know in (
-        ("node-1", 1, (AT_ONCE_SHARES, "later"), True),
-        ("node-2", 1, (), False),
-        ("node-2", 2, (AT_ONCE_SHARES,), True),
-    ):
-        here = {"node": name, "version": "1.0", "address": "https://a:1"}
-        made = NodeReport(**here, boot=1, seq=seq, uptime=1.0, features=features)
-        fleet._reports.add(made, asyncio.get_running_loop().time())
-        assert fleet.all_know(AT_ONCE_SHARES) is all_know
 
 
 async def test_only_administrators_see_other_teams(fleet: Fleet) -> None:
