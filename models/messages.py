@@ -66,8 +66,8 @@ class EmbedRequest(Message, frozen=True):
     prompt_fallbacks: list[str] = []
     """Alternative prompts: the first non-empty one is used if `prompt_name` is empty or missing in the model."""
     dimensions: int | None = None
-    truncate: bool = False
-    """Cut inputs at the context length. Otherwise a longer input is an error that names its index."""
+    truncate: bool | None = None
+    """Cut inputs at the context length; None to follow the recipe. If not, a longer one is an error with its index."""
     normalize: bool = True
 
 
@@ -122,6 +122,8 @@ class EmbedResult(Message, frozen=True):
     vectors: bytes
     dimensions: int
     tokens: list[int]
+    warning: str = ""
+    """Differences between the request and what was done; empty if none."""
 
 
 class RerankResult(Message, frozen=True):

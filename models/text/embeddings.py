@@ -58,6 +58,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         self._embedder: Embedder | None = None
         self._prompts: dict[str, str] = {}
         self._default: str | None = None
+        self._truncates = False
         self._sizes: frozenset[int] = frozenset()
         self._dimensions = 0
 
@@ -101,9 +102,10 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
         self._embedder = Embedder(model, tokens, self._device, packs(recipe))
         if leaves_padding(recipe, self._device) and not self._embedder.packed:
-            inputs = [Ids(ids) for ids in tokens.inputs([*PROBE, LONG_PROBE], "", truncate=True)]
+            inputs = tokens.inputs([*PROBE, LONG_PROBE], "", truncate=True)
             self._embedder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(model)))
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
+        self._truncates = recipe.truncate
         return expected
 
     async def _check(self, expected: Any, single: bool) -> None:
@@ -129,11 +131,18 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 + f" Leave 'dimensions' out, or do not send {request.dimensions}.",
                 param="dimensions",
             )
-        vectors, counts, batch = await self._vectors(request)
-        result = EmbedResult(vectors=vectors.tobytes(), dimensions=int(vectors.shape[1]), tokens=counts)
+        vectors, inputs, batch = await self._vectors(request)
+        counts = [len(given.ids) for given in inputs]
+        result = EmbedResult(
+            vectors=vectors.tobytes(),
+            dimensions=int(vectors.shape[1]),
+            tokens=counts,
+            warning=_cut_warning(inputs) if request.truncate is None else "",
+        )
         return result, Usage(prompt_tokens=sum(counts), batch=batch)
 
-    async def _vectors(self, request: EmbedRequest) -> tuple[Any, list[int], int]:
+    async def _vectors(self, request: EmbedRequest) -> tuple[Any, Sequence[Ids], int]:
+        """Return the vectors, the inputs as tokens, and the number of inputs in the step that computed them."""
         if self._embedder is None or self._batcher is None:
             raise EngineFailed("the engine is not loaded")
         if not request.inputs:
@@ -146,11 +155,10 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             longest = max(map(len, request.inputs))
             inputs = await while_awaited(lambda going: self._tokenised(request, prompt, going), longest)
         answers = await self._batcher.submit([Item(i, len(given.ids), given) for i, given in enumerate(inputs)])
-        counts = [len(given.ids) for given in inputs]
-        if len(counts) * self._dimensions <= INLINE * 16:
-            return finish(answers.results, request.dimensions, request.normalize), counts, answers.batch
+        if len(inputs) * self._dimensions <= INLINE * 16:
+            return finish(answers.results, request.dimensions, request.normalize), inputs, answers.batch
         vectors = await asyncio.to_thread(finish, answers.results, request.dimensions, request.normalize)
-        return vectors, counts, answers.batch
+        return vectors, inputs, answers.batch
 
     def _tokenised(self, request: EmbedRequest, prompt: str, going: Going = always) -> Sequence[Ids]:
         assert self._embedder is not None
@@ -158,7 +166,9 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         length = 0
         if prompt and self._embedder.skips_prompt:
             length = len(tokens.template.before) + len(tokens.plain([prompt])[0])
-        return [Ids(ids, None, length) for ids in tokens.inputs(request.inputs, prompt, request.truncate, going)]
+        truncate = self._truncates if request.truncate is None else request.truncate
+        inputs = tokens.inputs(request.inputs, prompt, truncate, going)
+        return [given._replace(prompt=length) for given in inputs] if length else inputs
 
     def _prompt(self, name: str | None, instead: Sequence[str]) -> str:
         if name is None:
@@ -220,6 +230,15 @@ def _is_like(narrow: Any, exact: Any) -> bool:
 def cosine(one: Row, other: Row) -> float:
     lengths = np.linalg.norm(one) * np.linalg.norm(other)
     return float(one @ other / lengths) if lengths else 1.0
+
+
+def _cut_warning(inputs: Sequence[Ids]) -> str:
+    """Return a warning about inputs that were cut; '' if none was."""
+    cut = [index for index, given in enumerate(inputs) if given.is_cut]
+    if not cut:
+        return ""
+    context = len(inputs[cut[0]].ids)
+    return f"inputs were cut to this model's {context} tokens: {len(cut)} of {len(inputs)}, first input {cut[0]}"
 
 
 def _listed(value: object) -> list[object]:

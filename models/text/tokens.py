@@ -33,6 +33,8 @@ class Ids(NamedTuple):
     ids: list[int]
     types: list[int] | None = None
     prompt: int = 0
+    is_cut: bool = False
+    """Whether it was longer than the context."""
 
 
 def always() -> None:
@@ -173,7 +175,7 @@ class Tokens:
 
     def inputs(
         self, inputs: Sequence[str | list[int]], prompt: str, truncate: bool, going: Going = always
-    ) -> list[list[int]]:
+    ) -> list[Ids]:
         """Return each input's ids with special tokens and prompt, at most `context` of them.
 
         Token lists may or may not contain the special tokens that the model's tokenizer would add.
@@ -189,21 +191,20 @@ class Tokens:
                 check_characters(given, self.context, f"input {index}", "input")
         room = self.context - self.template.tokens
         texts = [prompt + given for given in inputs if isinstance(given, str)]
-        encoded = iter(self.plain(texts, room if truncate else None, going) if texts else ())
+        encoded = iter(self.plain(texts, room + 1 if truncate else None, going) if texts else ())  # 1 more shows a cut
         prompt_ids = self.plain([prompt])[0] if prompt and len(texts) < len(inputs) else []
-        result = []
+        result = list[Ids]()
         for index, given in enumerate(inputs):
             ids = next(encoded) if isinstance(given, str) else [*prompt_ids, *self._checked(given, index)]
-            if len(ids) > room:
-                if not truncate:
-                    raise ContextLengthExceeded(
-                        f"This model takes {self.context} tokens, but input {index} has "
-                        f"{len(ids) + self.template.tokens}. Shorten it, or ask for truncation.",
-                        param="input",
-                    )
-                ids = ids[:room]
-            result.append([*self.template.before, *ids, *self.template.after])
-            if not result[-1]:
+            if len(ids) > room and not truncate:
+                raise ContextLengthExceeded(
+                    f"This model takes {self.context} tokens, but input {index} has "
+                    f"{len(ids) + self.template.tokens}. Shorten it, or ask for truncation.",
+                    param="input",
+                )
+            whole = [*self.template.before, *ids[:room], *self.template.after]
+            result.append(Ids(whole, is_cut=len(ids) > room))
+            if not whole:
                 raise BadRequest(
                     f"Input {index} has no tokens: this model's tokenizer drops all of its content. Send other text.",
                     param="input",

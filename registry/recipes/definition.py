@@ -354,6 +354,11 @@ class Recipe(Strict):
         description="chat: refuse a hint that cannot be followed, such as an unknown field or OpenAI's `store: true`, "
         "instead of ignoring it with a warning header",
     )
+    truncate: bool = Field(
+        default=False,
+        description="embed: cut inputs over the context length, with a warning header, where a request does not send "
+        "`truncate`, unless the client sends `Prefer: handling=strict`",
+    )
     reasoning_field: Literal["reasoning", "reasoning_content", "both"] = Field(
         default="reasoning",
         description="field of Chat Completions' answers with the reasoning: vLLM's and Ollama's, DeepSeek's, or both "
@@ -424,6 +429,8 @@ class Recipe(Strict):
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.task is not Task.CHAT and self.reasoning_field != "reasoning":
             raise PydanticCustomError("reasoning_task", "only task chat has reasoning; leave reasoning_field out")
+        if self.task is not Task.EMBED and self.truncate:
+            raise PydanticCustomError("truncate_task", "only task embed cuts its inputs; leave 'truncate' out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:
             raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")
         at_once = self.task.at_once(self.batching.max_requests)

@@ -83,6 +83,7 @@ POINTS: Mapping[str, Loc] = {
     "adapter_places": ("memory", "adapters", "host"),
     "window_padded": ("window", "padded"),
     "window_task": ("window",),
+    "truncate_task": ("truncate",),
     "former_flag": ("engine", "flags"),
     "parallel_task": ("parallel",),
     "parallel_sleep": ("residency", "sleep"),
@@ -117,6 +118,7 @@ VLLM_FIELDS: Mapping[str, str] = {
 FOREIGN_KEYS: Mapping[str, str] = {
     **{name: f"vLLM's '{name}' is '{field}' here" for name, field in VLLM_FIELDS.items() if name != field},
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
+    "auto_truncate": "Text Embeddings Inference's 'auto_truncate' is 'truncate' here",
     "device": "the device is a setting of the server: roundhouse serve --device",
     "host": "the address is a setting of the server: roundhouse serve --host",
     "port": "the port is a setting of the server: roundhouse serve --port",

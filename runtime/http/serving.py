@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from models.messages import Event, ResponseStart
+from models.messages import EmbedResult, Event, ResponseStart
 from models.tasks import TASKS, Call, task_of
 from registry.errors import BadRequest, EngineFailed, LimitExceeded, RoundhouseError
 from runtime.gateway.backend import LoadProgress, RelayedAnswer
@@ -299,7 +299,7 @@ async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) ->
         request.attempt.pairs = sum(task_of(call).pairs(call) for call in calls)
         if len(calls) == 1:
             async for event in lease.run(calls[0]):
-                if isinstance(event, ResponseStart):
+                if isinstance(event, ResponseStart | EmbedResult):
                     warned |= warning(event.warning)
                 yield event
             return

@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 
 from adapters.types import StoredAdapter
-from models.messages import AdapterRef, Chunk, Event, HttpCall, Message, Progress, ResponseStart, Usage
+from models.messages import AdapterRef, Chunk, EmbedRequest, Event, HttpCall, Message, Progress, ResponseStart, Usage
 from models.tasks import Call
 from models.tasks.chat import ChatPayload
 from models.work import ANSWER_TOKEN, work_of
@@ -306,9 +306,11 @@ class LocalLease:
         self.turn.progress(self._tokens * ANSWER_TOKEN)
 
     def _engine_request(self, call: Call) -> Message:
+        context, trace = self.request.context, self.request.trace
+        if isinstance(call, EmbedRequest) and call.truncate is None and context.preference.strict:
+            return msgspec.structs.replace(call, truncate=False)
         if not isinstance(call, ChatPayload):
             return call
-        context, trace = self.request.context, self.request.trace
         served = self._adapter.digest if self._adapter else self.entry.model
         tier = TIERS[context.service_class] if context.hints.echoes_class else ""
         repeated = {"service_tier": tier} if tier and call.path == "/v1/responses" else {}

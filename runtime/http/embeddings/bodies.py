@@ -87,7 +87,8 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
         Meta(description="Put the model's prompt for queries or documents before each input."),
     ] = None
     truncate: Annotated[
-        bool | None, Meta(description="Cut inputs that are over the context length instead of refusing them.")
+        bool | None,
+        Meta(description="Cut inputs over the context length instead of refusing them; default: as in the recipe."),
     ] = None
     truncate_prompt_tokens: Annotated[
         int | None, Meta(description="vLLM's field; only -1 (the model's context length) can be honoured.")
@@ -108,7 +109,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
             prompt_name=names[0] if names else None,
             prompt_fallbacks=names[1:],
             dimensions=self.dimensions or None,
-            truncate=bool(self.truncate) or self.truncate_prompt_tokens == -1,
+            truncate=True if self.truncate_prompt_tokens == -1 else self.truncate,
         )
 
 
@@ -118,14 +119,17 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     inputs: Inputs
     model: Annotated[str | None, Meta(description="Ours: needed where there are several embedding models.")] = None
     normalize: Annotated[bool | None, Meta(description="Vectors of length 1 (the default).")] = None
-    truncate: Annotated[bool | None, Meta(description="Cut inputs that are over the context length.")] = None
+    truncate: Annotated[
+        bool | None, Meta(description="Cut inputs that are over the context length; default: as in the recipe.")
+    ] = None
     truncation_direction: Literal["Right", "Left", "right", "left"] | None = None
     prompt_name: Annotated[str | None, Meta(description="Name of one of the model's prompts, such as query.")] = None
     dimensions: Dimensions | None = None
 
     def request(self) -> EmbedRequest:
         """Raises BadRequest for inputs that are empty or mixed."""
-        if self.truncate and self.truncation_direction in ("Left", "left"):
+        is_left = self.truncation_direction in ("Left", "left")
+        if self.truncate and is_left:
             raise BadRequest(
                 "Inputs can be cut on the right only. Leave 'truncation_direction' out.",
                 param="truncation_direction",
@@ -135,7 +139,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
             inputs=input_list(self.inputs, "inputs"),
             prompt_name=self.prompt_name,
             dimensions=self.dimensions,
-            truncate=bool(self.truncate),
+            truncate=False if is_left else self.truncate,
             normalize=self.normalize is not False,
         )
 

@@ -110,6 +110,22 @@ async def test_inputs_that_are_too_long_or_empty_are_refused_by_index(engine: Em
             await engine.embed(EmbedRequest(inputs=inputs))
 
 
+async def test_a_recipe_cuts_where_the_request_does_not_say(library: Any) -> None:
+    engine = create("sentence-transformers", "embed")
+    assert isinstance(engine, EmbeddingEngine)
+    await engine.load(recipe("embed", truncate=True), minilm(), "cpu", Reports())
+    long = text(400)
+    result, usage = await engine.embed(EmbedRequest(inputs=["x", long, long]))
+    np.testing.assert_allclose(matrix(result), encoded(library, ["x", long, long]), atol=1e-5)
+    assert (result.tokens, usage.prompt_tokens) == ([3, 256, 256], 515)
+    assert result.warning == "inputs were cut to this model's 256 tokens: 2 of 3, first input 1"
+    for request in (EmbedRequest(inputs=[long], truncate=True), EmbedRequest(inputs=["x"])):
+        assert (await engine.embed(request))[0].warning == "", "the client asked for it, or nothing was cut"
+    with pytest.raises(ContextLengthExceeded, match="takes 256 tokens, but input 0 has"):
+        await engine.embed(EmbedRequest(inputs=[long], truncate=False))
+    await engine.close()
+
+
 async def test_dimensions_are_accepted_only_if_the_recipe_has_them(engine: EmbeddingEngine, library: Any) -> None:
     result, _ = await engine.embed(EmbedRequest(inputs=["steam"], dimensions=128))
     cut = encoded(library, ["steam"])[0][:128]

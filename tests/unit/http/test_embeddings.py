@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import openai
 import pytest
@@ -113,7 +114,44 @@ async def test_inputs_reach_the_engine(
         assert (await client.post(path, json={"model": "embed", name: given})).status_code == 200
         assert engine_request(gateway).inputs == inputs
         assert engine_request(gateway).normalize
-        assert not engine_request(gateway).truncate
+        assert engine_request(gateway).truncate is None
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "headers", "truncate"),
+    [
+        ("/v1/embeddings", {"truncate": False}, {}, False),
+        ("/v1/embeddings", {"truncate_prompt_tokens": None}, {}, None),
+        ("/v1/embeddings", {"truncate": False, "truncate_prompt_tokens": -1}, {}, True),
+        ("/v1/embeddings", {}, {"Prefer": "handling=strict"}, False),
+        ("/v1/embeddings", {"truncate": True}, {"Prefer": "handling=strict"}, True),
+        ("/embed", {"truncate": False}, {}, False),
+        ("/embed", {"truncation_direction": "Right"}, {}, None),
+        ("/embed", {"truncation_direction": "Left"}, {}, False),  # only the right end can be cut
+    ],
+)
+async def test_the_recipe_decides_on_cuts_unless_the_request_does(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str, more: Any, headers: Any, truncate: bool | None
+) -> None:
+    body = {"model": "embed", "input" if path == "/v1/embeddings" else "inputs": "x", **more}
+    assert (await client.post(path, json=body, headers=headers)).status_code == 200
+    assert engine_request(gateway).truncate is truncate
+
+
+async def test_a_warning_of_the_engine_comes_with_those_about_fields(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    def cut(request: EmbedRequest) -> list[Event]:
+        result, end = answer(request)
+        assert isinstance(result, EmbedResult)
+        return [msgspec.structs.replace(result, warning="inputs were cut"), end]
+
+    gateway.links["embed"].script = cut
+    for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):
+        response = await client.post(path, json={"model": "embed", name: "x"})
+        assert (response.status_code, response.headers["x-roundhouse-warning"]) == (200, "inputs were cut")
+        response = await client.post(path, json={"model": "embed", name: "x", "colour": "red"})
+        assert response.headers["x-roundhouse-warning"].endswith("; inputs were cut")
 
 
 async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:

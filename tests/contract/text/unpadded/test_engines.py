@@ -46,8 +46,8 @@ def embedder(mode: Any, *, include_prompt: bool = True) -> Embedder:
 def test_each_pooling_has_the_same_vectors_as_with_padding(include_prompt: bool) -> None:
     """All inputs are in one step. The prompt has two tokens for some of them and none for others."""
     given = embedder(MODES, include_prompt=include_prompt)
-    ids = given.tokens.inputs(TEXTS, "", truncate=True)
-    inputs = [Ids(ids, None, 2 * (number % 2)) for number, ids in enumerate(ids)]
+    plain = given.tokens.inputs(TEXTS, "", truncate=True)
+    inputs = [Ids(one.ids, None, 2 * (number % 2)) for number, one in enumerate(plain)]
     expected = np.stack(given.run(inputs))
     assert expected.shape == (len(TEXTS), 384 * len(MODES))
     given.leave_padding([Ids(one.ids) for one in inputs], lambda *both: embeddings._is_unchanged(*both, single=True))

@@ -140,8 +140,8 @@ def test_an_input_of_megabytes_is_refused_without_tokenising_it() -> None:
 )
 def test_only_the_start_of_an_input_that_may_be_cut_is_tokenised(text: str) -> None:
     tokens, counted, _ = wrapped("WordPiece")
-    (ids,) = tokens.inputs([text], "", truncate=True)
-    assert len(ids) <= CONTEXT
+    (found,) = tokens.inputs([text], "", truncate=True)
+    assert len(found.ids) <= CONTEXT
     assert counted.seen <= (DENSE + SPARSE) * CONTEXT + 2 * MARGIN
 
 
@@ -149,6 +149,16 @@ def test_an_input_slightly_too_long_is_counted_exactly() -> None:
     tokens = TOKENS["WordPiece"]
     with pytest.raises(ContextLengthExceeded, match="input 0 has 202"):
         tokens.inputs(["steam " * 200], "", truncate=False)
+
+
+def test_an_input_says_whether_it_was_cut() -> None:
+    tokens = TOKENS["WordPiece"]
+    fits, cut = "steam " * (CONTEXT - 2), "steam " * (CONTEXT - 1)
+    ids = tokens.plain([cut, cut])
+    found = tokens.inputs([fits, cut, cut * 500], "", truncate=True)
+    found += tokens.inputs([ids[0], ids[1][:-1]], "", truncate=True)
+    assert [given.is_cut for given in found] == [False, True, True, True, False]
+    assert [len(given.ids) for given in found] == [CONTEXT] * 5
 
 
 def test_queries_and_documents_of_megabytes_are_refused_or_cut() -> None:

@@ -104,6 +104,13 @@ def test_only_speech_has_windows(write: Write) -> None:
     assert faults(write(text + "window: {seconds: 12}")) == [f"r.yaml:6: {stated}"]
 
 
+def test_only_embedding_models_cut_their_inputs(write: Write) -> None:
+    embed = SPEECH.replace("transcribe", "embed").replace("faster-whisper", "sentence-transformers")
+    assert [load_recipes(write(embed + more))[0].truncate for more in ("", "truncate: true")] == [False, True]
+    stated = "'truncate': only task embed cuts its inputs; leave 'truncate' out"
+    assert faults(write(SPEECH + "truncate: true")) == [f"r.yaml:6: {stated}"]
+
+
 def test_most_replicas_default_to_least(write: Write) -> None:
     text = f"{GOOD.format('a')}replicas: {{least: 2}}\n---\n{GOOD.format('b')}replicas: {{most: 3}}\n"
     recipes = load_recipes(write(text))
