@@ -7,13 +7,16 @@
  3. Intents: above its threshold, the targets of the likeliest intent remain; below it, the router abstains.
  4. Complexity: the cheapest target whose expected acceptance reaches the threshold, or else the best one.
  5. If nothing has decided, the default target.
- 6. Among the remaining: within budget before over budget, resident before cold, free before loaded, then the cheaper.
+ 6. Among the remaining: within budget before over budget; then, if any has a weight, the one that the draw falls on;
+    else resident before cold, free before loaded, then the cheaper.
 
 A stage that would leave no target is skipped, and `saw` says so: a request must not fail because of one excluded
 target if another can answer.
 """
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from registry.base.wording import quoted
@@ -47,7 +50,11 @@ class _Deciding:
 
     def decision(self) -> Decision:
         reason = self._stages()
-        target, *others = order(self.candidates, self.facts)
+        ordered = order(self.candidates, self.facts)
+        if (drawn := self._drawn(ordered)) is not None:
+            ordered = [drawn, *(name for name in ordered if name != drawn)]
+            reason = "weight" if reason == "state" else reason
+        target, *others = ordered
         candidates = self._previous_target(target, reason)
         if others:
             self.saw["chosen_among"] = ", ".join(self.candidates)
@@ -104,6 +111,18 @@ class _Deciding:
         if self.spec.default is not None and self._narrow([self.spec.default], "default"):  # 5
             return "abstained" if "intent" in self.saw else "default"
         return "state"
+
+    def _drawn(self, ordered: Sequence[str]) -> str | None:
+        """Return the target that the draw falls on, of those within budget; None if none of them has a weight."""
+        facts = self.facts.targets
+        affordable = {name for name in ordered if facts[name].within_budget == facts[ordered[0]].within_budget}
+        weights = {one.name: one.weight for one in self.spec.targets if one.weight and one.name in affordable}
+        if len(ordered) == 1 or not weights:
+            return None
+        self.saw["weights"] = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
+        self.saw["draw"] = f"{self.features.draw:.4f}"
+        edges = list(accumulate(weights.values()))
+        return list(weights)[min(bisect(edges, self.features.draw * edges[-1]), len(edges) - 1)]
 
     def _narrow(self, names: Sequence[str], stage: str) -> bool:
         """Leave only these targets. Returns False without changing anything if none of them remains."""

@@ -66,6 +66,8 @@ class Features:
     """Header names are in lower case."""
     vector: "Vector | None" = None
     """The text's embedding by the model that the router names, of length 1. None if that model is not resident."""
+    draw: float = 0.0
+    """A number from 0 to 1 that decides among weights. It is the same for all requests of a conversation."""
 
 
 LEFT_SUFFIX = ",left"

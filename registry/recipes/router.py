@@ -68,6 +68,12 @@ class RouterTarget(Strict):
         ge=0,
         description="price of a million tokens; default: from its recipe, for half input and half output",
     )
+    weight: float = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="its share of the requests for which it and other targets are left, in proportion to theirs",
+    )
 
 
 class When(Strict):

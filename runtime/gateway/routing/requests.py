@@ -29,6 +29,14 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
         if (name := raw.decode("latin-1").lower()) in named_headers
     }
     summary = task_of(calls[0]).summary(calls[0]) if calls else CallSummary()
+    key: bytes | None = None
+    is_continued = False
+    if named := headers.get(router.conversation.header):
+        key, is_continued = key_of("header", router.id, context.caller.team, named), True
+    elif summary.first:
+        key = key_of("turns", router.id, context.caller.team, summary.user, "".join(summary.systems), summary.first)
+        is_continued = summary.turns > 1 or summary.is_answered
+    drawn = key if key is not None and router.conversation.stay > 0 else key_of("request", router.id, context.id)
     features = Features(
         text=summary.last,
         endpoint=endpoint,
@@ -40,14 +48,9 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
         service_class=context.service_class.label,
         language=summary.language,
         headers=headers,
+        draw=int.from_bytes(drawn[:6]) / 2**48,
     )
-    named = headers.get(router.conversation.header)
-    if named:
-        return RouteInput(features, key_of("header", router.id, context.caller.team, named), True)
-    if not summary.first:
-        return RouteInput(features, None, False)
-    key = key_of("turns", router.id, context.caller.team, summary.user, "".join(summary.systems), summary.first)
-    return RouteInput(features, key, summary.turns > 1 or summary.is_answered)
+    return RouteInput(features, key, is_continued)
 
 
 def key_of(*parts: str) -> bytes:

@@ -137,6 +137,29 @@ def test_routers_come_change_and_go_while_the_server_runs(server: Server, tmp_pa
         client.chat.completions.create(model="loud", **ask)  # type: ignore[call-overload]
 
 
+def test_versions_of_an_adapter_share_conversations_by_weight(server: Server) -> None:
+    """Half of them get the new version, each always the same one, in every dialect."""
+    for source in ("uppercase", "iso-date"):
+        body = {"name": "canary", "base": "starter-chat", "source": {"path": str(PACK / "adapters" / source)}}
+        assert server.http.post("/v1/adapters", json=body).status_code == 201
+    targets = [{"name": "canary@v1", "weight": 1}, {"name": "canary@v2", "weight": 1}]
+    assert server.http.post("/v1/routers", json={"id": "halves", "targets": targets}).status_code == 201
+    gave = set[str]()
+    for number in range(12):
+        body = chat_body(f"hello {number}", model="halves", max_tokens=4)
+        for _ in range(2):
+            answer = server.http.post("/v1/chat/completions", json=body)
+            _, target, reason, _ = answer.headers["x-roundhouse-route"].split(" ")
+            reported = server.http.post("/v1/route", json=body).json()
+            assert (reported["target"], reported["reason"], reason) == (target, "weight", "weight")
+            assert answer.headers["x-roundhouse-adapter"].startswith("canary@sha256:")
+        gave.add(target)
+    assert gave == {"canary@v1", "canary@v2"}
+    assert server.http.get("/v1/routers/halves").json()["definition"]["targets"] == targets
+    server.http.delete("/v1/routers/halves").raise_for_status()
+    server.http.delete("/v1/adapters/canary?force=true").raise_for_status()
+
+
 def test_a_target_follows_an_alias(server: Server) -> None:
     for source in ("uppercase", "iso-date"):
         body = {"name": "moved", "base": "starter-chat", "source": {"path": str(PACK / "adapters" / source)}}

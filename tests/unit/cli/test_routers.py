@@ -288,6 +288,19 @@ def test_eval_decides_as_the_server_would(server: FakeServer, run: Run, tmp_path
     assert "BELONGS TO" in text
 
 
+def test_eval_draws_for_each_row_among_targets_with_weights(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    targets = [{"name": "small", "weight": 1}, {"name": "big", "weight": 1}]
+    server.on("GET", "/v1/routers/support", router(definition={"id": "support", "targets": targets}))
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"text": "the same", "intent": None}) + "\n" for _ in range(200)))
+    reported = [json.loads(run("routers", "eval", "support", str(file), "--json").stdout) for _ in range(2)]
+    assert reported[0] == reported[1], "the draws are the same at each run"
+    assert reported[0]["abstained_outside"] == 1.0
+    counts = {pair["target"]: pair["count"] for pair in reported[0]["pairs"]}
+    assert sum(counts.values()) == 200
+    assert min(counts["small"], counts["big"]) > 60
+
+
 def test_report_prints_acceptance_and_other_thresholds(server: FakeServer, run: Run) -> None:
     outcome = {"target": "small", "reason": "intent", "requests": 4, "accepted": 0.75, "cost_micro": 1500.0}
     unknown = {**outcome, "target": "big", "accepted": None}

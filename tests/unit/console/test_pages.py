@@ -17,6 +17,7 @@ from console.history import RequestRoute, RequestRow
 from console.rendering import VENDORED, files, templates
 from console.web import pages
 from registry.errors import EngineFailed
+from registry.state.database import State
 from runtime.residency.states import ModelState
 from tenants.caller import Scope
 from tests.unit.console.conftest import HTML, Console, key, sign_in
@@ -117,6 +118,17 @@ async def test_now_is_complete_before_any_script_runs(console: Console) -> None:
         now = json.loads(first[1])
         assert [model["id"] for model in now["models"]] == ["chat", "embed", "rerank", "speech"]
         assert now["phase"] == "ready"
+
+
+async def test_a_routers_targets_show_their_prices_and_weights(console: Console, tmp_path: Path) -> None:
+    targets = [{"name": "chat", "weight": 95}, {"name": "other", "price": 2, "weight": 0.5}, {"name": "third"}]
+    with State(tmp_path / "state") as state:
+        async with console(state=state) as displayed:
+            made = await displayed.client.post("/v1/routers", json={"id": "auto", "targets": targets})
+            assert made.status_code == 201, made.text
+            page = await displayed.page("routers")
+            expected = ("chat, weight 95", "other, price 2.0, weight 0.5", "third")
+            assert [f"<li>{text}</li>" in page for text in expected] == [True] * 3
 
 
 async def test_requests_are_waterfalls_and_can_be_searched(console: Console) -> None:

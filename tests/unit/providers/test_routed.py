@@ -125,6 +125,31 @@ async def test_a_team_with_a_spent_budget_is_routed_to_a_free_model(tmp_path: Pa
             )
 
 
+async def test_targets_share_conversations_by_weight_as_explained(tmp_path: Path) -> None:
+    """The targets are a provider's model and one on this machine; a continued conversation stays where it began."""
+    scripts: dict[str, Any] = {"first": (lambda seen: traces.chat("big"), "openai", {})}
+    with State(tmp_path / "state") as state:
+        async with rigged_with(tmp_path, scripts, state=state) as rig:
+            rig.gateway.links["chat"].script = lambda _: LOCAL
+            targets = [{"name": "first/big", "weight": 3}, {"name": "chat", "weight": 1}]
+            spec = {"id": "auto", "targets": targets, "fallbacks": ["chat"]}
+            await rig.gateway.routers.add(RouterContent(RouterSpec.model_validate(spec)), "test")
+            gave = list[str]()
+            for number in range(60):
+                messages = [{"role": "user", "content": f"question {number}"}]
+                body = {"model": "auto", "messages": messages}
+                reported = (await rig.http.post("/v1/route", json=body)).json()
+                answer = await rig.http.post("/v1/chat/completions", json=body)
+                assert answer.headers["x-roundhouse-route"] == f"auto@v1 {reported['target']} weight -"
+                assert reported["saw"]["weights"] == "first/big 3, chat 1"
+                gave.append(answer.json()["model_used"])
+                assert gave[-1] == reported["target"]
+                messages += [{"role": "assistant", "content": "hello"}, {"role": "user", "content": "and?"}]
+                again = await rig.http.post("/v1/chat/completions", json=body)
+                assert again.headers["x-roundhouse-route"] == f"auto@v1 {gave[-1]} conversation -"
+            assert 5 <= gave.count("chat") <= 27, "a quarter, and always the same ones"
+
+
 async def test_a_providers_router_reports_no_second_name(tmp_path: Path) -> None:
     """The provider may be a router of another Roundhouse, whose `model_used` is replaced by this server's."""
     answer = json.loads(bytes(traces.chat("auto").parts[0]))  # type: ignore[index,arg-type]

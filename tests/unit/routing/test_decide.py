@@ -1,13 +1,15 @@
 """The stages of a routing decision."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from registry.errors import Forbidden, Unavailable
-from registry.recipes.router import RouterSpec
+from registry.recipes.router import RouterSpec, RouterTarget
 from routing.decide import decide
 from routing.decision import Facts, Features, TargetFacts
 from routing.intents.acceptance import JudgedText, chosen, curve, train_acceptance, with_thresholds
@@ -268,6 +270,73 @@ def test_state_counts_before_price_and_price_before_order() -> None:
     assert decide(Features(), free, facts(small=TargetFacts(waiting=3))).target == "big"
     assert decide(Features(), free, facts(small=TargetFacts(within_budget=False))).target == "big"
     assert decide(Features(), free, facts()).alternatives == ("big", "away")
+
+
+def shared(*weights: float, **more: Any) -> Router:
+    names = ("small", "big", "away")
+    targets = [{"name": name, "weight": weight} for name, weight in zip(names, weights, strict=True)]
+    return router(default=None, targets=targets, **more)
+
+
+def drawn(made: Router, of: Facts, count: int = 100) -> dict[str, int]:
+    """Return how many of evenly spread draws each target gets, and check that the weights decided."""
+    decisions = [decide(Features(draw=number / count), made, of) for number in range(count)]
+    assert {decision.reason for decision in decisions} == {"weight"}
+    return dict(Counter(decision.target for decision in decisions))
+
+
+def test_weights_share_what_state_would_decide() -> None:
+    busy = facts(small=TargetFacts(is_resident=False, waiting=9, price=99))
+    assert drawn(shared(95, 5, 0), busy) == {"small": 95, "big": 5}
+    assert drawn(shared(0.5, 0.25, 0.25), facts()) == {"small": 50, "big": 25, "away": 25}
+    canary = decide(Features(draw=0.97), shared(95, 5, 0), busy)
+    assert (canary.target, canary.alternatives) == ("big", ("away", "small"))
+    assert (canary.saw["weights"], canary.saw["draw"]) == ("small 95, big 5", "0.9700")
+    assert decide(Features(draw=1.0), shared(95, 5, 0), busy).target == "big"
+    assert decide(Features(draw=0.97), shared(0, 0, 0), facts()).reason == "state"
+
+
+def test_a_larger_weight_of_the_last_target_keeps_its_earlier_draws() -> None:
+    draws = [number / 1000 for number in range(1000)]
+    of = [{draw for draw in draws if decide(Features(draw=draw), shared(100 - part, part, 0), facts()).target == "big"}
+          for part in (5, 20, 50)]  # fmt: skip
+    assert of[0] < of[1] < of[2]
+
+
+def test_weights_share_among_the_targets_that_are_left() -> None:
+    gone, dear = TargetFacts(False, "model_not_found"), TargetFacts(within_budget=False)
+    assert drawn(shared(90, 5, 5), facts(small=gone)) == {"big": 50, "away": 50}
+    assert drawn(shared(90, 5, 5), facts(small=dear)) == {"big": 50, "away": 50}
+    assert drawn(shared(90, 10, 0), facts(small=dear, big=dear, away=dear)) == {"small": 90, "big": 10}
+    last = decide(Features(), shared(90, 10, 0), facts(small=gone, big=gone))
+    assert (last.target, last.reason) == ("away", "state"), "without a weight, and the last one"
+    assert decide(Features(), shared(90, 10, 0), facts(small=dear, big=dear)).target == "away"
+    hidden = decide(Features(draw=0.9), shared(90, 5, 5), facts(big=TargetFacts(False, "x", is_allowed=False)))
+    assert (hidden.target, "big" in str(hidden.saw)) == ("small", False)
+
+
+def test_earlier_stages_decide_before_weights() -> None:
+    rules = [{"name": "tools", "when": {"tools": True}, "to": ["big", "away"]},
+             {"name": "long", "when": {"longer_than": 9}, "to": ["away"]}]  # fmt: skip
+    made = shared(98, 1, 1, rules=rules, fallbacks=["small"])
+    by_rule = [decide(Features(tools=True, draw=draw), made, facts()) for draw in (0.4, 0.6)]
+    assert [(one.target, one.reason, one.fallbacks) for one in by_rule] == [
+        ("big", "rule:tools", ("small",)), ("away", "rule:tools", ("small",)),
+    ]  # fmt: skip
+    alone = decide(Features(characters=10), made, facts())
+    assert (alone.target, alone.reason, alone.saw.get("weights")) == ("away", "rule:long", None)
+    kept = decide(Features(draw=0.1), made, facts(previous="away"))
+    assert (kept.target, kept.reason) == ("away", "conversation")
+    left = decide(Features(draw=0.1), made, facts(previous="away", away=TargetFacts(False, "model_not_found")))
+    assert (left.target, left.full_reason) == ("small", "weight,left")
+    with_default = router(targets=[{"name": "small"}, {"name": "big", "weight": 5}])
+    assert decide(Features(draw=0.99), with_default, facts()).reason == "default"
+
+
+@pytest.mark.parametrize("weight", [-1, 1e7, float("inf"), float("nan"), "many"])
+def test_a_weight_is_a_number_that_is_not_negative(weight: Any) -> None:
+    with pytest.raises(ValidationError):
+        RouterTarget.model_validate({"name": "small", "weight": weight})
 
 
 def test_fallbacks_are_in_the_routers_order_and_respect_stay_inside() -> None:

@@ -230,6 +230,30 @@ async def test_a_version_without_conversations_ignores_them() -> None:
         assert (await dispatcher.explain(made, CHAT, (), ModelRef(Task.CHAT), request))[1].target == target
 
 
+def test_a_conversation_has_one_draw_and_other_requests_one_each() -> None:
+    targets = [{"name": "big", "weight": 95}, {"name": "small", "weight": 5}]
+    spec = RouterSpec.model_validate({"id": "r", "targets": targets})
+    anew = spec.model_copy(update={"conversation": Conversation(stay=0)})
+
+    def draw(id_: str, text: str = "", answered: bool = False, of: RouterSpec = spec, **more: Any) -> float:
+        turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}, USER]
+        sent = {"model": "r", "messages": turns if answered else turns[:1]}
+        calls = BY_PATH[CHAT].parse(msgspec.json.encode(sent), {}).calls(None) if text else ()
+        return read(CHAT, calls, RequestContext(id_, **more), of).features.draw
+
+    assert draw("1", "hello") == draw("2", "hello") == draw("3", "hello", answered=True)
+    assert len({draw("1", f"hello {number}") for number in range(100)}) == 100
+    assert draw("1", "hello", caller=Caller("other")) != draw("1", "hello")
+    header = {"headers": ((b"x-conversation-id", b"c"),)}
+    assert draw("1", "hello", **header) == draw("2", "bye", **header) != draw("1", "hello")
+    for more in ({}, {"text": "hello", "of": anew}):
+        draws = [draw(f"id-{number}", **more) for number in range(2000)]  # type: ignore[arg-type]
+        assert min(draws) >= 0
+        assert max(draws) < 1
+        assert 60 < sum(number >= 0.95 for number in draws) < 140, "a twentieth of 2,000, and always the same"
+    assert draw("1", "hello", of=anew) == draw("1", "bye", of=anew)
+
+
 async def test_a_target_removed_during_the_embedding_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was chosen, and the client got a 404 for a name that it had not sent."""
     made, world = routers()[0], World(resident={"small", "vectors"})

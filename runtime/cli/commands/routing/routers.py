@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Annotated
 
 import typer
@@ -215,14 +216,15 @@ def evaluate(
     right = abstained = outside = 0
     for place, row in enumerate(given):
         text = row["text"]
-        features = Features(text, characters=len(text), vector=None if made is None else made[place])
+        vector = None if made is None else made[place]
+        features = Features(text, characters=len(text), vector=vector, draw=Random(place).random())
         decision = decide(features, result, facts)
         targets = [row["target"]] if isinstance(row.get("target"), str) else list(routes.get(label_of(row), ()))
         if targets:
             right += decision.target in targets
         else:
             outside += 1
-            abstained += decision.reason in ("abstained", "default", "state")
+            abstained += decision.reason in ("abstained", "default", "weight", "state")
         counts[targets[0] if targets else "-", decision.target] += 1
     summary = {
         "router": result.label,
