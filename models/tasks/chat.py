@@ -65,12 +65,10 @@ def _demand(call: ChatPayload, context: int, _audio_seconds: float) -> Demand:
     size = len(msgspec.json.encode(body))
     prompt = min(size, context * prompts)
     answers = prompts * max(1, _whole(body.get("n")) or 1, _whole(body.get("best_of")) or 1)
-    given: int | None = None
-    for name in _WRITES[call.path]:
-        if (given := _whole(body.get(name))) is not None:
-            break
-    if given is None and call.path == "/v1/completions" and not call.fills:
-        given = _COMPLETIONS_TOKENS
+    limits = [limit for name in _WRITES[call.path] if (limit := body.get(name)) is not None]
+    if not limits and call.path == "/v1/completions" and not call.fills:
+        limits = [_COMPLETIONS_TOKENS]
+    given = next((whole for limit in limits if (whole := _whole(limit)) is not None), None)
     output = answers * (context if given is None else min(given, context))
     return Demand(prompt, output, 0 if given is None else output)
 

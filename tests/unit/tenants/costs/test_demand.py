@@ -118,6 +118,13 @@ def test_llama_cpps_limit_counts_since_the_engine_keeps_to_it(path: str) -> None
     assert (found.output, found.requested_output) == (300, 300)
 
 
+def test_a_limit_that_is_none_reserves_the_context() -> None:
+    """At a provider, -1 may stand for no limit."""
+    assert demand_of([ChatPayload("/v1/completions", {"prompt": "a"})], 512, 30.0).output == 16
+    for name in ("max_tokens", "n_predict"):
+        assert demand_of([ChatPayload("/v1/completions", {"prompt": "a", name: -1})], 512, 30.0).output == 512
+
+
 @given(st.integers(64, 600), st.integers(1, 700), st.integers(1, 6000), st.integers(0, 5), st.booleans())
 def test_the_demand_of_a_document_covers_its_query_in_each_chunk(
     context: int, query: int, document: int, most: int, truncate: bool
