@@ -59,7 +59,7 @@ class ChainedTranslator:
         return b"".join(self._second.event(event) for event in sse.Splitter(sys.maxsize).feed(events))
 
 
-OPTIONS = "stream_options"
+OPTIONS, LIMIT = "stream_options", "n_predict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str,
     translator: Translator | None = None
     if requested in spoken:
         surface, sent = Surface(requested), dict(body)
+        if surface in (Surface.CHAT, Surface.COMPLETIONS):
+            _move_limit(sent)
     elif requested == Surface.CHAT and Surface.MESSAGES in spoken:
         surface = Surface.MESSAGES
         sent, translator = from_chat.translated(body, model.max_output)
@@ -97,6 +99,16 @@ def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str,
         if options is None or isinstance(options, dict):
             sent[OPTIONS] = {**(options or {}), "include_usage": True}
     return PlannedCall(surface, msgspec.json.encode({**sent, "model": model.name}), stream, wants_usage, translator)
+
+
+def _move_limit(sent: dict[str, Any]) -> None:
+    """Rename llama.cpp's limit, by which the request was admitted but which few providers know. Raises BadRequest."""
+    limit = sent.pop(LIMIT, None)
+    if limit is None:
+        return
+    if any(sent.get(name) is not None for name in ("max_completion_tokens", "max_tokens")):
+        raise BadRequest(f"Send 'max_tokens' alone, without '{LIMIT}'.", param=LIMIT, code="unknown_parameter")
+    sent["max_tokens"] = limit
 
 
 def _responses(

@@ -73,6 +73,17 @@ async def test_content_in_parts_is_passed_on(tmp_path: Path) -> None:
 SPEAKS = ["chat/completions", "completions"]
 
 
+async def test_llama_cpps_limit_is_renamed(tmp_path: Path) -> None:
+    """Most providers ignore it, and the request was admitted by it."""
+    async with rigged(tmp_path, scripted) as rig:
+        await rig.chat(n_predict=7)
+        await rig.chat(n_predict=None)
+        refused = await rig.chat(n_predict=7, max_tokens=1)
+        assert [seen.body.get("max_tokens") for seen in rig.fake.seen] == [7, None]
+        assert not any("n_predict" in seen.body for seen in rig.fake.seen)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n_predict")
+
+
 @pytest.mark.parametrize(
     ("prompt", "model", "most"),
     [
