@@ -8,7 +8,7 @@ from registry.errors import Unfit
 from registry.files.shape import Shape, shape_of
 from registry.files.weights import Weights
 from registry.recipes.definition import Parallel, Recipe
-from registry.recipes.loading import faults_of, load_documents, retired_keys
+from registry.recipes.loading import faults_of, load_documents
 from tests.unit.registry.makers import recipe
 from tests.unit.registry.recipes.files import GOOD, Write
 
@@ -36,13 +36,13 @@ def test_former_recipes_are_read_with_a_note(write: Write, flag: str) -> None:
     documents = load_documents(write(CHAT.replace("FLAG", f"{flag}: 2, pipeline_parallel_size: 4")))
     one = documents.models[0]
     assert (one.parallel, one.engine.flags) == (Parallel(tensor=2, pipeline=4), {"seed": 1})
-    assert retired_keys(documents) == (
+    assert documents.notes == (
         f"m: engine.flags.{flag} is read as parallel.tensor; write it as parallel.tensor",
         "m: engine.flags.pipeline_parallel_size is read as parallel.pipeline; write it as parallel.pipeline",
     )
     assert Recipe.model_validate_json(one.model_dump_json()) == one
     again = load_documents(write(GOOD.format("m")))
-    assert (again.models[0].parallel.devices, retired_keys(again)) == (1, ())
+    assert (again.models[0].parallel.devices, again.notes) == (1, ())
 
 
 @pytest.mark.parametrize(
