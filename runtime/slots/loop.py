@@ -130,12 +130,17 @@ class SlotServer:
             if task := self._tasks.get(frame.uid):
                 task.cancel()
             return
-        task = asyncio.create_task(self._answer(frame, out))
-        self._tasks[frame.uid] = task
-        task.add_done_callback(lambda _: self._tasks.pop(frame.uid, None))
+        self._tasks[frame.uid] = task = asyncio.create_task(self._answer(frame, out))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.pop(frame.uid, None)
+            if task.cancelled():  # perhaps before it began; the gateway waits for this before it gives the place on
+                out.put(frames.CallDone(frame.uid))
+
+        task.add_done_callback(ended)
 
     async def _answer(self, frame: frames.ToSlot, out: frames.Outbox) -> None:
-        """Process one frame and answer with exactly one Done or Failed."""
+        """Process one frame and answer with exactly one Done or Failed, unless it is cancelled."""
         uid = frame.uid
         try:
             match frame:
@@ -161,9 +166,6 @@ class SlotServer:
                 case frames.Call() | frames.Stage() | frames.Place() | frames.Drop():
                     await self._work(frame, out)
             out.put(frames.CallDone(uid))
-        except asyncio.CancelledError:
-            out.put(frames.CallDone(uid))  # the gateway waits for this before giving the place to the next request
-            raise
         except RoundhouseError as error:
             out.put(frames.CallFailed.of(uid, error))
         except Exception as error:  # the boundary: whatever a library raises becomes one structured error

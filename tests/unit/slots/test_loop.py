@@ -23,7 +23,7 @@ from models.messages import (
 from registry.errors import EngineFailed, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from runtime.slots import frames
-from runtime.slots.link import SlotLink
+from runtime.slots.link import LEAVE_SECONDS, SlotLink
 from runtime.slots.loop import SlotServer
 from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.engine import FakeEngine
@@ -112,6 +112,18 @@ async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
     assert slot.engine.cancelled == ["m"]  # the call ends only after the engine has stopped
     assert slot.engine.running == 0
     assert call.usage == Usage(prompt_tokens=2)
+
+
+@pytest.mark.parametrize("how", ["left", "revoked"])
+async def test_a_call_that_is_cancelled_before_the_slot_begins_it_ends(slot: Slot, how: str) -> None:
+    """A busy slot reads a call and its cancellation together."""
+    await slot.load()
+    async with asyncio.timeout(LEAVE_SECONDS / 2), slot.link.call(lambda uid: frames.Call.of(uid, CALL)) as call:
+        if how == "revoked":
+            call.stop(Unavailable("revoked"))
+            with pytest.raises(Unavailable, match="revoked"):
+                await call.next()
+    assert slot.engine.running == 0
 
 
 INFO = TranscriptInfo(language="en", language_probability=1.0, duration=90.0, duration_after_vad=90.0)
