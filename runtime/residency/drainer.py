@@ -61,13 +61,16 @@ class Drainer:
 
     async def leave(self, entry: ModelEntry, reason: str) -> None:
         """Complete a dismissed model's departure. Running requests finish or are ended by the deadline."""
+        its_link = entry.link
         await self._drain(entry)
         if entry.state is S.DRAINING and entry.falling_asleep and await self._fall_asleep(entry, reason):
+            return
+        if entry.link is not its_link:  # it died in the meantime, and may have another engine by now
             return
         if entry.state is S.DRAINING:
             entry.falling_asleep, entry.progress = False, None
             entry.to(S.UNLOADING)
-        elif entry.state is not S.UNLOADING or entry.link is None:  # it died in the meantime
+        elif entry.state is not S.UNLOADING or entry.link is None:  # it died before this started
             return
         link, entry.link = entry.link, None
         occupied = entry.seen

@@ -249,3 +249,30 @@ async def test_only_memory_that_a_process_held_is_awaited(world: World) -> None:
     world.pool.engines[-2].wake_error = EngineFailed("no")
     assert await world.ask("a")
     assert awaited == [95, 95, 100], "the first sleep, the second one for the wake, and the end of the failed wake"
+
+
+async def test_a_departure_that_outlived_its_engine_leaves_the_next_engine_alone(tmp_path: Path) -> None:
+    """It waited for host memory when its engine died; the next one drains with a request."""
+    world = World(tmp_path, "ab", budget=250, host_budget=100)
+    world.pool.make = can_sleep
+    drainer, a, b = world.manager.drainer, world.manager.get("a"), world.manager.get("b")
+    await world.ask("b")
+    drainer.dismiss(b, sleep=True)
+    await drainer.leave(b, "idle")
+    await world.ask("a")
+    drainer.dismiss(b)  # holds its host memory until it has left
+    drainer.dismiss(a, sleep=True)
+    first = asyncio.create_task(drainer.leave(a, "idle"))
+    await asyncio.sleep(0.01)
+    await world.pool.links[1].crash()
+    await reached(world, "a", ModelState.ABSENT)
+    async with in_use(world, "a"):
+        drainer.dismiss(a)
+        second = asyncio.create_task(drainer.leave(a, "by hand"))
+        await drainer.leave(b, "by hand")
+        await asyncio.wait_for(first, 200)
+        assert (a.state, world.pool.links[2].ended) == (ModelState.DRAINING, 0)
+    await asyncio.wait_for(second, 200)
+    assert (a.state, world.pool.links[2].ended) == (ModelState.ABSENT, 1)
+    await world.manager.close()
+    await world.pool.close()
