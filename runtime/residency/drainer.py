@@ -87,6 +87,8 @@ class Drainer:
     async def evict(self, entry: ModelEntry, reason: str) -> None:
         self.dismiss(entry)
         await self.leave(entry, reason)
+        while entry.state is S.UNLOADING:  # it died in the meantime, and the watcher frees its memory
+            await self._table.change()
 
     def on_absent(self, entry: ModelEntry) -> None:
         """Request the model again if requests arrived in the meantime."""

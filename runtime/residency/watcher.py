@@ -33,7 +33,8 @@ class Watcher:
     |                        | LOADING while it has yet  |           |                                              |
     |                        | to be woken               |           |                                              |
     | the same               | LOADING                   | LOADING   | the loader's call fails                      |
-    | its memory is free     | UNLOADING, had served     | FAILED    | reload it, at once or after a pause          |
+    | its memory is free     | UNLOADING, had served     | FAILED    | reload it, at once or after a pause; if it   |
+    |                        |                           |           | was leaving, only if requested since         |
     | the same               | UNLOADING, had slept      | ABSENT    | waiting requests are served after a load     |
     | no answer to heartbeat | LOADING, READY, DRAINING, | unchanged | end its process, then as above               |
     |                        | ASLEEP                    |           |                                              |
@@ -102,7 +103,7 @@ class Watcher:
         reason = link.cause
         unused = entry.state is S.ASLEEP or waits or (entry.falling_asleep and not entry.queue.running)
         entry.deaths += 1
-        occupied = entry.seen
+        occupied, was_leaving = entry.seen, entry.state is S.DRAINING
         entry.link, entry.loaded, entry.progress = None, None, None
         entry.falling_asleep, entry.claim = False, 0
         entry.to(S.UNLOADING)
@@ -113,18 +114,21 @@ class Watcher:
             extra={"model": entry.id, "deaths": entry.deaths, "reason": reason.code, "cause": reason.text},
         )
         self._table.note_change()
-        clean_up = self._clean_up(entry, occupied, link.gone(), None if unused else reason)
+        clean_up = self._clean_up(entry, occupied, link.gone(), None if unused else reason, was_leaving)
         self._table.spawn(clean_up, f"clean-up-{entry.id}")
         if len(entry.replicas) > 1:  # its requests may need another replica
             self._decide()
 
-    async def _clean_up(self, entry: ModelEntry, occupied: int, gone: Awaitable[None], reason: Cause | None) -> None:
+    async def _clean_up(
+        self, entry: ModelEntry, occupied: int, gone: Awaitable[None], reason: Cause | None, was_leaving: bool
+    ) -> None:
         """Count its memory as free once its last process is gone, then reload it.
 
         `reason` is None if it slept and served no request; then it becomes ABSENT without a back-off.
         """
         await gone
         await self._table.memory_of(entry).back(occupied, None)
+        is_needed = not was_leaving or entry.requested_since is not None or entry.queue.waiting
         entry.bytes, entry.host_bytes, entry.requested_since = 0, 0, None  # waiting requests wait for the back-off, too
         if reason is None:
             entry.to(S.ABSENT)
@@ -133,9 +137,9 @@ class Watcher:
         entry.to(S.FAILED)
         failure = entry.fail(EngineFailed(f"The engine of '{entry.id}' died: {reason.text}.", code=reason.code))
         self._table.note_change()
-        if len(entry.failures) == 1:
+        if is_needed and len(entry.failures) == 1:
             self._bring_back(entry)
-        elif len(entry.failures) <= CRASH_LOOP or entry.queue.waiting:
+        elif is_needed and (len(entry.failures) <= CRASH_LOOP or entry.queue.waiting):
             asyncio.get_running_loop().call_later(failure.until - failure.at, self._bring_back, entry)
         self._decide()
 
@@ -174,18 +178,14 @@ class Watcher:
                 log.error("a model exceeds its memory allowance", extra={"model": entry.id, "cause": about})
                 entry.fail(EngineFailed(f"{about}, so it was restarted.", code=OVERDRAWN))
                 self._drainer.dismiss(entry)
-                self._table.spawn(self._restart(entry), f"restart-{entry.id}")
+                if len(entry.failures) <= CRASH_LOOP and entry.requested_since is None:
+                    entry.requested_since = entry.clock()
+                self._table.spawn(self._drainer.leave(entry, OVERDRAWN), f"restart-{entry.id}")
         elif used > entry.bytes and entry.state is S.READY:
             entry.margin = learning.learn_margin(entry.margin, entry.after_load, used, self._working_margin)
             entry.bytes = entry.needed = used
             entry.needed_detail = "as measured while it served"
             self._table.observer.grew(entry)
-            self._decide()
-
-    async def _restart(self, entry: ModelEntry) -> None:
-        await self._drainer.leave(entry, OVERDRAWN)
-        if entry.state is S.ABSENT and len(entry.failures) <= CRASH_LOOP and entry.requested_since is None:
-            entry.requested_since = entry.clock()
             self._decide()
 
     # --- idleness -------------------------------------------------------------------------------------------------

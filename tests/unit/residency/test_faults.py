@@ -441,3 +441,26 @@ async def test_a_failed_loads_slot_is_freed_even_if_memory_cannot_be_read(world:
     with pytest.raises(Unavailable):
         await world.ask("a")
     assert (world.pool.links[0].ended, world.pool.free) == (1, 3)
+
+
+async def test_a_model_that_dies_while_it_is_unloaded_by_hand_stays_away(world: World) -> None:
+    async with in_use(world, "a"):
+        unloading = asyncio.create_task(world.manager.unload(world.manager.get("a")))
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0)
+        await world.pool.links[0].crash()
+    await asyncio.wait_for(unloading, 200)
+    assert (world.state("a"), world.manager.entries["a"].requested_since) == (ModelState.FAILED, None)
+
+
+async def test_a_model_that_dies_while_it_leaves_comes_back_for_a_request(world: World) -> None:
+    async with in_use(world, "a"):
+        unloading = asyncio.create_task(world.manager.unload(world.manager.get("a")))
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0)
+        asks = asyncio.create_task(world.ask("a"))
+        while not world.queues["a"].waiting:
+            await asyncio.sleep(0)
+        await world.pool.links[0].crash()
+    assert await asyncio.wait_for(asks, 200)
+    await asyncio.wait_for(unloading, 200)
