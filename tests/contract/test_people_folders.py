@@ -107,12 +107,16 @@ def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         AutoTokenizer.from_pretrained(str(folder))
 
 
+@pytest.mark.parametrize("maker", TAKEN_CHATS, ids=lambda maker: maker.__name__)
+def test_a_complete_chat_model_is_accepted(maker: Maker, tmp_path: Path) -> None:
+    assert faults(maker(tmp_path / "it")) == ""
+
+
 def test_a_template_in_a_processors_file_is_used(tmp_path: Path) -> None:
     """vLLM would not find it there, and would say that the model has no chat template."""
     folder = made.template_of_a_processor(tmp_path / "it")
     recipe = proposal_of(folder).recipe
     assert recipe.engine.flags["chat_template"] == (CHAT / "chat_template.jinja").read_text()
-    assert faults(folder) == ""
     (folder / "preprocessor_config.json").write_text("{}")
     assert "chat_template" not in proposal_of(folder).recipe.engine.flags, "vLLM finds it in the processor"
     assert faults(folder) == ""

@@ -246,16 +246,6 @@ async def test_the_last_error_is_reported_if_all_targets_fail(tmp_path: Path, ro
         assert len(rig.gateway.records.all) == 1
 
 
-async def test_a_stream_that_has_begun_has_no_fallback(tmp_path: Path, routed: list[str]) -> None:
-    routed.append("second/big")
-    play = Play([*traces.chat_events("big")[:2], HANG], content_type=traces.EVENTS)
-    async with rigged_with(tmp_path, two(play, traces.message_stream("big"))) as rig:
-        found = await rig.chat("first/big", stream=True)
-        assert found.status_code == 200
-        assert json.loads(found.text.split("data: ")[-1])["error"]["code"] == "provider_timeout"
-        assert not rig.fakes[1].seen
-
-
 async def test_before_the_first_byte_a_stream_falls_back(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     play = Play([traces.chat_events("big")[0], HANG], content_type=traces.EVENTS)
@@ -309,18 +299,6 @@ def ledger_records(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[RequestRec
     for method in ("take", "attempt"):
         monkeypatch.setattr(rig.gateway.gateway._ledger, method, rows.append)
     return rows
-
-
-async def test_each_attempt_is_a_row_of_its_own(
-    tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A failed attempt has its usage, too, since its tokens are paid for."""
-    routed.append("second/big")
-    async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
-        rows = ledger_records(rig, monkeypatch)
-        await rig.chat("first/big")
-    reported = [(row.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
-    assert reported == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
 
 
 async def test_a_fallback_that_refuses_ends_its_own_row_only(
