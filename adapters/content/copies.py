@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 from adapters.content.digest import SALT
 from adapters.content.forms import CONFIG, MOST, TENSORS
 from registry.errors import Unfit
-from registry.storage.files import sync_folder
+from registry.storage.files import sync_folder, write_new
 
 PART = 1 << 20
 """Bytes that are read at a time."""
@@ -75,7 +75,7 @@ class CopyWriter:
                 raise wrong_copy(f"its config would have {length} bytes")
             if len(self._head) < end:
                 return
-            _write(self._folder / CONFIG, bytes(self._head[_LENGTH.size : end]))
+            write_new(self._folder / CONFIG, bytes(self._head[_LENGTH.size : end]))
             self._tensors = open(self._folder / TENSORS, "xb")  # noqa: SIM115 - closed at the end of the writer
             data = bytes(self._head[end:])
         self._left -= len(data)
@@ -97,10 +97,3 @@ class CopyWriter:
 def wrong_copy(why: str) -> Unfit:
     """Return the error for a copy that is not the adapter."""
     return Unfit(f"This is not a copy of the adapter: {why}.", code="wrong_copy")
-
-
-def _write(file: Path, data: bytes) -> None:
-    with open(file, "xb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())

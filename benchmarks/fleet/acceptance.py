@@ -9,7 +9,6 @@ pair.
 
 import asyncio
 import json
-import subprocess
 import sys
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -38,6 +37,7 @@ from registry.base.processor import cores
 
 LEAST_CORES, CORES_OF_PAIR, MOST_PAIRS = 16, 3.5, 10
 MOST = 10_000
+MODULE = "benchmarks.fleet.acceptance"
 STEPS = (250, 500, 750, 1000, 1250, 1500)
 """Numbers of streams per pair."""
 CARRIED = 0.97
@@ -68,7 +68,10 @@ async def run(bench: Bench) -> None:
         for step in STEPS if not s.smoke else (10,):
             each = min(step, MOST // pairs)
             cpu = [processes.cpu_seconds(pid) for pid in pids]
-            crowds = await asyncio.gather(*(_crowd(front.port, each, s.pick(20.0, 8.0, 1.0)) for front in fronts))
+            words = each, s.pick(20.0, 8.0, 1.0)
+            crowds = await asyncio.gather(
+                *(asyncio.to_thread(processes.figures_of, MODULE, front.port, *words) for front in fronts)
+            )
             used = [processes.cpu_seconds(pid) - before for pid, before in zip(pids, cpu, strict=True)]
             tokens, rate = sum(crowd["tokens"] for crowd in crowds), sum(crowd["rate"] for crowd in crowds)
             lost, streams = sum(crowd["lost"] for crowd in crowds), each * pairs
@@ -84,13 +87,6 @@ async def run(bench: Bench) -> None:
                 break
     bench.figure("carried", [carried], "streams")
     bench.bar(f"streams with {RATE} tokens a second", "carried", ">=", MOST)
-
-
-async def _crowd(port: int, streams: int, seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.fleet.acceptance", str(port), str(streams), str(seconds)]
-    done = await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
 
 
 async def _client(port: int, streams: int, seconds: float) -> dict[str, float]:

@@ -8,13 +8,13 @@ in host memory. TLS and sockets are not included.
 
 import json
 import random
-import subprocess
 import sys
 import time
 
 import psutil
 
 from benchmarks.harness import Bench
+from benchmarks.peers.processes import figures_of
 from fleet.choose import FleetTarget, choose
 from fleet.reports import DeviceReport, NodeReport, ReplicaReport, encode
 from fleet.table import ReportTable
@@ -26,18 +26,11 @@ LONGEST = 1 << 20
 
 async def run(bench: Bench) -> None:
     s = bench.settings
-    words = [str(s.pick(200_000, 50_000, 500)), str(s.pick(30, 10, 1))]
-    rounds = [_apart(*words) for _ in range(s.rounds)]
+    words = s.pick(200_000, 50_000, 500), s.pick(30, 10, 1)
+    rounds = [figures_of("benchmarks.fleet.policies", *words) for _ in range(s.rounds)]
     bench.figure("choose.us", [figures["choose"] for figures in rounds], "µs")
     bench.figure("reports.core", [figures["core"] for figures in rounds], "%")
     bench.figure("reports.memory", [figures["memory"] for figures in rounds], "MiB")
-
-
-def _apart(*words: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.fleet.policies", *words]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
 
 
 def measure(choices: int, seconds: int) -> dict[str, float]:

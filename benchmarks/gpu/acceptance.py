@@ -37,21 +37,12 @@ from benchmarks.harness import Bench, RunSettings
 from benchmarks.load.budget import Budget, exit_after
 from benchmarks.load.clients import on_loop
 from benchmarks.report import environment
-from models import nvml
+from runtime.cli.local.host import kind_of_host
 
 STEPS = ("eager", "swapped", "others", "graphs", "large")
 FOLDER = environment.ROOT / "benchmarks" / "results" / "gpu"
 GRACE = 20.0
 """Seconds after the budget in which servers may end."""
-
-
-def device_of_host() -> str:
-    """Return 'cuda:0', or 'cpu' without a GPU."""
-    try:
-        nvml.gpu("cuda:0")
-    except nvml.NoGpu:
-        return "cpu"
-    return "cuda:0"
 
 
 def results_file(folder: Path, shape: str, now: datetime, *, resume: bool) -> Path:
@@ -128,7 +119,7 @@ def main() -> int:
         parser.error(f"--recipe {incomplete[0]}: write KEY=VALUE")
     values = {key: recipe_value(key, text) for key, _, text in (one.partition("=") for one in options.recipe)}
     budget = Budget(options.budget or math.inf)
-    device = device_of_host()
+    device = "cuda:0" if kind_of_host() == "cuda" else "cpu"
     if device == "cpu" and options.shape != "tiny":
         print("error: no GPU was found; `roundhouse doctor --device cuda` says why. To try this script without one, "
               "use --shape tiny.", file=sys.stderr)  # fmt: skip

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +13,15 @@ import psutil
 
 REST_SECONDS, REST_SHARE = 0.4, 0.12
 """Process trees that use less than REST_SHARE of a core for REST_SECONDS are at rest."""
+
+
+def figures_of(module: str, *words: object) -> dict[str, float]:
+    """Run a module in a process of its own, and return the figures that it prints as JSON."""
+    command = [sys.executable, "-m", module, *map(str, words)]
+    # standard error is not captured, so that the cause of a failure is visible
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

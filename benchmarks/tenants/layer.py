@@ -8,7 +8,6 @@ run the parts that need their own process, and print one JSON object.
 import asyncio
 import json
 import random
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -18,6 +17,7 @@ import psutil
 
 from benchmarks.harness import Bench
 from benchmarks.load.stats import percentile
+from benchmarks.peers.processes import figures_of
 from benchmarks.tenants.filling import fill
 from runtime.scheduling.fair import QueueRequest
 from runtime.scheduling.placement import Placement
@@ -30,6 +30,7 @@ from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.loader import LimitLoader
 from tenants.watch import KeyWatch
 
+MODULE = "benchmarks.tenants.layer"
 KEYS, TEAMS = 10_000, 100
 HOURS = 720
 """A month."""
@@ -48,23 +49,15 @@ async def run(bench: Bench) -> None:
         "model": "'model' || (n % 7)", "revision": "'r'", "adapter": "''",
     }  # fmt: skip
     fill(s.work / "report", rows, columns)
-    reports = [_apart("report", str(s.work / "report")) for _ in range(s.rounds)]
+    reports = [figures_of(MODULE, "report", s.work / "report") for _ in range(s.rounds)]
     bench.figure("report.ms", [report["ms"] for report in reports], "ms")
     bench.figure("report.mib", [report["mib"] for report in reports], "MiB")
     requests = s.pick(1_000_000, 100_000, 100)
     bench.note(f"the report is on {rows:,} rows, the memory over {requests:,} requests")
     prepare(s.work / "memory")
-    held = _apart("memory", str(s.work / "memory"), str(requests))
+    held = figures_of(MODULE, "memory", s.work / "memory", requests)
     bench.figure("layer.mib", [held["mib"]], "MiB")
     bench.figure("layer.growth_mib", [held["growth"]], "MiB")
-
-
-def _apart(*words: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.tenants.layer", *words]
-    # standard error is not captured, so that the cause of a failure is visible
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
 
 
 def decisions(bench: Bench, adapters: int) -> None:

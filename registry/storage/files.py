@@ -114,6 +114,14 @@ def _close(path: Path, mode: int) -> None:
         path.chmod(status.st_mode & mode)
 
 
+def write_new(file: Path, data: bytes) -> None:
+    """Write a file that does not exist yet, durably except for its entry in the folder. Raises OSError."""
+    with open(file, "xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def write_text(file: Path, text: str) -> None:
     """Write a private file atomically and durably, and create its folder. Raises OSError."""
     file.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)

@@ -22,7 +22,7 @@ import msgspec
 from registry.base.json import NOT_JSON
 from registry.errors import Unavailable, Unfit
 from registry.recipes.router import RouterSpec, Rule, When, compiled
-from registry.storage.files import sync_folder
+from registry.storage.files import sync_folder, write_new
 from routing.decision import Features
 from routing.intents.kinds import Kind, digest_of
 
@@ -236,9 +236,9 @@ class RouterContentStore:
                 mode=0o700, exist_ok=True
             )  # only below an existing data directory: a moved one must raise
             half.mkdir(mode=0o700)
-            _write(half / _DEFINITION, content.definition)
+            write_new(half / _DEFINITION, content.definition)
             for kind, data in content.models:
-                _write(half / f"{kind}.safetensors", data)
+                write_new(half / f"{kind}.safetensors", data)
             sync_folder(half)
             os.replace(half, folder)
             sync_folder(self.folder)
@@ -276,10 +276,3 @@ class RouterContentStore:
 
     def _folder(self, digest: str) -> Path:
         return self.folder / digest.replace(":", "-")
-
-
-def _write(file: Path, data: bytes) -> None:
-    with open(file, "xb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -445,7 +445,7 @@ def test_the_guide_for_gpus_names_existing_commands(monkeypatch: pytest.MonkeyPa
     assert len(commands) == 3
     compared = re.findall(r"^(?:\w+=1 )?run (--.+)$", text, re.MULTILINE)
     assert len(compared) == 2
-    monkeypatch.setattr(acceptance, "device_of_host", lambda: "cpu")
+    monkeypatch.setattr(acceptance, "kind_of_host", lambda: "cpu")
     for words in commands + compared:
         monkeypatch.setattr(sys, "argv", ["acceptance", *shlex.split(words.replace("--shape tiny", "--shape 8b"))])
         assert acceptance.main() == 2, words

@@ -181,7 +181,7 @@ def test_the_real_model_has_its_recipe_with_the_requested_places(
 
 def test_the_error_of_a_separate_process_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(subprocess.CalledProcessError):
-        layer._apart("nothing")
+        processes.figures_of(layer.MODULE, "nothing")
     assert "report FOLDER" in capfd.readouterr().err
 
 

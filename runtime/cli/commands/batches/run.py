@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from registry.base.json import read_object
 from runtime.cli.commands.batches.files import check, errors_path, fetch, upload
 from runtime.cli.commands.batches.waiting import BATCHES, follow
 from runtime.cli.failures import RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, note
-from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.client import Client, part
 
 LINES, LINE_BYTES, VALUES = 50_000, 4 << 20, 65_536
 """The default bounds of a server, which checks the file again by its own."""
@@ -126,7 +127,7 @@ class _Mark:
         with input_.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         self._path, self._sent = path, f"{digest} {window}"
-        earlier = _read(path)
+        earlier = read_object(path)
         is_same = earlier.get("input") == self._sent
         self.key = str(earlier["key"]) if is_same and "key" in earlier else secrets.token_hex(16)
         self._batch = earlier.get("batch") if is_same else None
@@ -149,11 +150,3 @@ class _Mark:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> Json:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
