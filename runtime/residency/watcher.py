@@ -169,7 +169,9 @@ class Watcher:
         """
         if entry.link is not link or entry.state not in (S.READY, S.DRAINING):
             return
-        allowed = entry.after_load + learning.most(entry.after_load, self._working_margin)
+        # while it drains for a new recipe, `after_load` is that recipe's
+        after_load = max(entry.after_load, 0 if entry.loaded is None else entry.loaded.resident_bytes)
+        allowed = after_load + learning.most(after_load, self._working_margin)
         if used > allowed:
             about = f"It used {size_words(used)} of memory, but is allowed only {size_words(allowed)}"
             if used > 2 * allowed:

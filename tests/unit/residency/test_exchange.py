@@ -106,6 +106,18 @@ async def test_a_model_always_in_use_drains_after_a_while_without_losing_request
     assert world.witness.events.count("loaded a") == 2
 
 
+async def test_an_engine_that_drains_for_a_new_recipe_keeps_its_allowance(world: World) -> None:
+    """Its memory is compared with its own load, not with the new recipe's, which was never measured."""
+    world.manager.exchanger = RecipeExchanger(world.manager.table, world.manager.drainer, patience=0.0)
+    async with in_use(world, "a"):
+        entry = world.manager.get("a")
+        exchange(world, "a")
+        await settled(world, "a", S.DRAINING)
+        assert entry.link is not None
+        await world.manager.watcher.holds(entry, entry.link, 150)
+        assert (entry.state, world.pool.links[0].ended) == (S.DRAINING, 0)
+
+
 async def test_an_added_model_is_served(world: World, tmp_path: Path) -> None:
     queue = ModelQueue(
         recipe("d"), WaitingBound(10), lambda: world.manager.request_load(world.manager.get("d")),
