@@ -88,8 +88,9 @@ class Watcher:
                 lost[device] = memory.lost
                 log.error("a device is lost", extra={"device": device, "cause": memory.lost})
                 cause = Cause("device_lost", f"its device {device} is lost: {memory.lost}")
-                affected = [entry for entry in self._table.entries.values() if device in entry.devices]
-                await asyncio.gather(*(entry.link.end(cause=cause) for entry in affected if entry.link is not None))
+                for entry in self._table.entries.values():
+                    if device in entry.devices and entry.link is not None:  # in tasks, since an end may take forever
+                        self._table.spawn(entry.link.end(cause=cause), f"lost-{entry.id}")
 
     # --- death ----------------------------------------------------------------------------------------------------
     def died(self, link: SlotLink) -> None:

@@ -13,6 +13,7 @@ from runtime.config.budgets import DeviceBudget
 from runtime.config.device import Device, HostMemory, detect
 from runtime.residency.policy import Need, Resident, Snapshot, plan
 from runtime.residency.states import ModelState
+from runtime.slots.link import Cause
 from tests.unit.residency.scripted import World, in_use
 from tests.unit.residency.test_policy import NOW, resident
 
@@ -141,7 +142,7 @@ async def test_models_of_a_lost_device_are_loaded_on_another(tmp_path: Path) -> 
             memory.lost = "GPU is lost"
             world.manager.table.memories = {**world.manager.table.memories, gone: memory}
             await world.manager.watcher.look_at_devices()
-            while entry.state is not ModelState.READY:
+            while not entry.deaths or entry.state is not ModelState.READY:
                 await world.manager.table.change()
             assert entry.devices != (gone,)
             assert "died a device_lost" in world.witness.events
@@ -158,6 +159,25 @@ async def test_models_of_a_lost_device_are_loaded_on_another(tmp_path: Path) -> 
     finally:
         await world.manager.close()
         await world.pool.close()
+
+
+async def test_an_engine_that_cannot_be_ended_on_a_lost_device_delays_no_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may keep a killed process forever."""
+    world = World(tmp_path, "a", budget=100)
+
+    async def never_gone(grace: float = 0.0, cause: Cause | None = None) -> None:
+        await asyncio.Event().wait()
+
+    await world.ask("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.pool.links[0], "end", never_gone)
+        patch.setattr(world.memory, "lost", "GPU is lost")
+        async with asyncio.timeout(5):
+            await world.manager.watcher.look_at_devices()
+    await world.manager.close()
+    await world.pool.close()
 
 
 async def test_an_error_says_that_no_device_is_left(tmp_path: Path) -> None:
