@@ -103,9 +103,39 @@ def _pixels_of(encoded: str) -> int:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
+        with Image.open(io.BufferedReader(_Base64Reader(encoded))) as image:
             return image.width * image.height
     except Image.DecompressionBombError:
         return _TOO_MANY
     except Exception:  # any kind, from one of thirty readers
         return 0
+
+
+class _Base64Reader(io.RawIOBase):
+    """Decodes only what is read, since decoding 4 MB takes 5 ms on the loop that feeds all streams.
+
+    Raises ValueError for characters that base64 does not have, as vLLM does.
+    """
+
+    def __init__(self, encoded: str) -> None:
+        self._encoded, self._position = encoded, 0
+        self._size = len(encoded) // 4 * 3 - encoded[-2:].count("=")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        first, skipped = divmod(self._position, 3)
+        last = -(-(self._position + len(buffer)) // 3)
+        data = base64.b64decode(self._encoded[4 * first : 4 * last], validate=True)[skipped:][: len(buffer)]
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,32 @@ def test_an_image_that_pillow_itself_refuses_is_too_large(monkeypatch: pytest.Mo
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(BadRequest, match="pixels together"):
         check("/v1/chat/completions", messages=[{"role": "user", "content": [by_chat(image)]}])
+
+
+def test_only_the_beginning_of_an_image_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest takes a millisecond for each MB, on the loop that feeds all streams."""
+    image = base64.b64encode(base64.b64decode(encoded(1001, 1000)) + bytes(1 << 20)).decode()
+    decode, sizes = base64.b64decode, list[int]()
+
+    def count(data: str, validate: bool) -> bytes:
+        sizes.append(len(data))
+        return decode(data, validate=validate)
+
+    monkeypatch.setattr(base64, "b64decode", count)
+    with pytest.raises(BadRequest, match="pixels together"):
+        check("/v1/chat/completions", messages=[{"role": "user", "content": [by_chat(image)]}])
+    assert sum(sizes) < 1 << 16
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 8192, 20_001])
+def test_base64_is_read_like_a_file(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    reader = io.BufferedReader(media._Base64Reader(base64.b64encode(data).decode()))
+    assert reader.read() == data
+    for start in (0, 1, 2, 5, size // 2, size - 1, size, size + 7):
+        reader.seek(max(0, start))
+        assert reader.read(100) == data[max(0, start) :][:100]
+    assert reader.seek(0, io.SEEK_END) == size
 
 
 @pytest.mark.parametrize("image", ["", "AAAA", "%%%", encoded(9, 9)[:30]])
