@@ -403,7 +403,7 @@ class BatchWorker:
 
     async def _see_to_end(self, attempt: LineAttempt, room: str) -> None:
         if attempt.has_rider:
-            await attempt.ended
+            await asyncio.wait({attempt.ended})  # unlike `await`, this leaves the future alone if the line is stopped
         while not attempt.was_written:
             try:
                 await self._store.write(

@@ -453,6 +453,46 @@ async def test_a_ledger_that_cannot_write_does_not_delay_a_stop(
         await bench.close()
 
 
+class FullDisk:
+    """Refuses the ends of lines in the ledger until `has_room` is set. `refused` is set with the first one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused, self.has_room = threading.Event(), False
+        write = LedgerTable.write
+
+        def refuse(table: LedgerTable, begun: Any, ended: Any, **options: Any) -> None:
+            if not self.has_room and options.get("riders") and ended:
+                self.refused.set()
+                raise Unavailable("full", code="disk_full")
+            write(table, begun, ended, **options)
+
+        monkeypatch.setattr(LedgerTable, "write", refuse)
+
+    async def wait(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not self.refused.is_set():
+                await asyncio.sleep(0.01)
+
+
+async def test_a_line_that_waits_for_the_ledger_ends_once_its_batch_is_stopped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(monkeypatch)
+    bench.link.script = lambda _: [EngineFailed("no")]
+    await bench.create([body("t")])
+    await disk.wait()
+    bench.shift = BATCH.window
+    bench.worker.wake()
+    async with asyncio.timeout(PATIENCE):
+        while not all(attempt.is_stopped for attempt, _ in bench.worker._running.values()):
+            await asyncio.sleep(0.01)
+    disk.has_room = True
+    assert (await bench.until_final()).counts == LineCounts(1, expired=1)
+    async with asyncio.timeout(PATIENCE):
+        while bench.worker.running:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_missing_file_ends_its_lines(bench: Bench) -> None:
     await bench.create([body("t")])
     bench.bodies.clear()
