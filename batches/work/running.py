@@ -106,6 +106,10 @@ class LineAttempt:
         )
         return self
 
+    def when_ended(self, then: Callable[[bool], None]) -> None:
+        """See `LineSink`."""
+        self.ended.add_done_callback(lambda _: then(self.was_written))
+
     @property
     def work(self) -> float:
         """The work of this attempt (`models.work`)."""
@@ -127,8 +131,8 @@ class LineAttempt:
         from batches.lines import change_line
 
         now = self._clock()
-        change_line(connection, self.epoch, self.line, decide(self.line, self._end, now), now, self._uid)
-        self.was_written = True
+        change = decide(self.line, self._end, now)
+        self.was_written = change_line(connection, self.epoch, self.line, change, now, self._uid)
 
     def end(self) -> None:
         """See `Rider`."""

@@ -1,7 +1,7 @@
 """A request's caller, class, deadline and arrival."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -93,6 +93,13 @@ class LineSink(Protocol):
 
     def rider(self, settled: Settlement, *, reached_engine: bool) -> Rider:
         """Return the rows to write with this end. reached_engine: the request had a turn and kept it."""
+        ...
+
+    def when_ended(self, then: Callable[[bool], None]) -> None:
+        """Call `then` once the ledger is finished with the row of `rider`.
+
+        then: called with whether the attempt counts. It does not if another server has taken the line over.
+        """
         ...
 
 

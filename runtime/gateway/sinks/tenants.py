@@ -213,16 +213,21 @@ class LimitSink:
         return self._limiter.levels(request.context.caller, request.target.model)
 
     def take(self, record: RequestRecord) -> None:
-        self._settle(record, last=True)
+        """Settle a request. A batch line is settled when the ledger knows whether its attempt counts."""
+        line = record.context.line
+        if line is None or record.entry is None:
+            self._settle(record, last=True)
+        else:
+            line.when_ended(lambda counts: self._settle(record, last=True, counts=counts))
 
     def attempt(self, record: RequestRecord) -> None:
         """Record the end of an attempt that another one follows."""
         self._settle(record, last=False)
 
-    def _settle(self, record: RequestRecord, *, last: bool) -> None:
+    def _settle(self, record: RequestRecord, *, last: bool, counts: bool = True) -> None:
         if record.admission is None:
             return
         usage = record.charged
         tokens = usage.prompt_tokens + usage.completion_tokens
         used = Amounts(tokens, round(usage.audio_seconds * 1e3), record.cost)
-        self._limiter.settle(record.admission, used, last=last)
+        self._limiter.settle(record.admission, used if counts else Amounts(), last=last)
