@@ -29,7 +29,7 @@ from typing import BinaryIO
 import msgspec
 
 from batches.intake.split import SplitJob, split
-from batches.records import BatchFault
+from batches.records import ADAPTER, BatchFault
 from registry.base.json import NOT_JSON, Values
 from registry.base.limits import limit
 from registry.errors import TooLarge
@@ -61,7 +61,7 @@ class InputJob(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
 
 
 class InputLine(msgspec.Struct, frozen=True, array_like=True):
-    """The position of a line's body in the file, and the model it names ('' if none)."""
+    """The position of a line's body in the file, and the model it names ('' if none), with `ADAPTER` if it has one."""
 
     custom_id: str
     model: str
@@ -86,6 +86,9 @@ Answer = InputPart | InputSummary
 
 class _Body(msgspec.Struct):
     model: msgspec.Raw = msgspec.Raw(b"")
+    adapter_id: msgspec.Raw = msgspec.Raw(b"null")
+    lora_name: msgspec.Raw = msgspec.Raw(b"null")
+    lora_path: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Line(msgspec.Struct):
@@ -251,18 +254,31 @@ class _Reader:
 
 
 def _model(raw: bytes) -> str:
-    """Return the model named in a body. '' if there is none: the line will fail when it runs. Raises _Fault."""
+    """Return the model named in a body, and its adapter. '' if there is none: the line will fail when it runs.
+
+    Raises _Fault.
+    """
     if not raw or raw == b"null":
         raise _missing("body")
     try:
-        name = bytes(_BODY.decode(raw).model)
+        body = _BODY.decode(raw)
     except NOT_JSON:
         raise _Fault("invalid_json_line", "The body must be a JSON object.", "body") from None
+    model = _name(body.model)
+    adapters = {bytes(one) for one in (body.adapter_id, body.lora_name, body.lora_path)} - {b"null"}
+    if not model or len(adapters) != 1:  # two that differ are the line's own error
+        return model
+    adapter = _name(msgspec.Raw(adapters.pop()))
+    return f"{model}{ADAPTER}{adapter}" if adapter else model
+
+
+def _name(raw: msgspec.Raw) -> str:
+    """Return a string, shortened. '' for anything else, and for text that no name may contain."""
     try:
-        text = _TEXT.decode(name)[:256] if name else ""
+        text = _TEXT.decode(raw)[:256] if raw else ""
     except NOT_JSON:
         return ""
-    return "" if NUL in text else text
+    return "" if NUL in text or ADAPTER in text else text
 
 
 def _missing(name: str) -> _Fault:

@@ -11,6 +11,8 @@ URLS = (
     "/v2/rerank", "/v1/audio/transcriptions", "/v1/audio/translations",
 )  # fmt: skip
 """Paths that lines of a batch may name."""
+ADAPTER = " adapter_id="
+"""Stands between model and adapter in the name of a line whose body has both, since no name contains a space."""
 
 
 class FileState(StrEnum):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from batches.records import BatchRecord, Line, LineChange, LineEnd, LineUsage
+from batches.records import ADAPTER, BatchRecord, Line, LineChange, LineEnd, LineUsage
 from batches.work.ends import decide
 from models.messages import Usage
 from models.work import work_of
@@ -69,7 +69,7 @@ class LineAttempt:
     @property
     def own_name(self) -> str | None:
         """See `LineSink`."""
-        return None if self.model == self.line.model else self.line.model
+        return None if self.model == self.line.model else self.line.model.partition(ADAPTER)[0]
 
     @property
     def end_record(self) -> LineEnd:

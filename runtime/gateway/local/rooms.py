@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
+from batches.records import ADAPTER
 from batches.work.lost import FILL_BELOW, REVOKE_BELOW, LostWork
 from batches.work.policy import RESERVED, NamedRoom, Traffic
 from registry.catalog import ResolvedName
@@ -76,6 +77,7 @@ class LineRooms:
 
     def room(self, name: str, caller: Caller) -> NamedRoom:
         """See `Rooms`."""
+        name = name.partition(ADAPTER)[0]
         if self._find_remote is not None and self._find_remote(name, caller) is not None:
             return NamedRoom(f"{REMOTE}{name}", Traffic(0, most=0), is_remote=True)
         try:
@@ -119,12 +121,17 @@ class LineRooms:
         """Return each name with its current version spelled out, for models of this server or fleet only."""
         pinned: dict[str, str] = {}
         for name in names:
-            resolved = self._find(name, caller)
+            model, _, adapter = name.partition(ADAPTER)
+            resolved = self._find(model, caller)
             if resolved is None:  # a router, a provider's model, or unknown: its lines get the error
                 continue
+            if adapter and resolved.version is None:
+                both = self._find(f"{resolved.recipe.id}:{adapter}", caller)
+                if both is not None and both.version is not None and both.recipe.id == resolved.recipe.id:
+                    resolved, adapter = both, ""
             spelled = _spell(resolved)
             if self._find(spelled, caller) == resolved:
-                pinned[name] = spelled
+                pinned[name] = f"{spelled}{ADAPTER}{adapter}" if adapter else spelled
         return pinned
 
     def _find(self, name: str, caller: Caller) -> ResolvedName | None:

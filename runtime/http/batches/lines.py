@@ -7,7 +7,7 @@ import msgspec
 
 from batches.callbacks.deliverer import CallbackDeliverer
 from batches.callbacks.sender import CallbackSender
-from batches.records import BatchRecord
+from batches.records import ADAPTER, BatchRecord
 from batches.work.running import LineAttempt
 from batches.work.worker import BatchWorker, RunLine
 from registry.base.json import NOT_JSON
@@ -15,6 +15,7 @@ from registry.errors import RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.batches.recordings import endpoint_of
+from runtime.http.bodies import ADAPTER_FIELDS
 from runtime.http.dialect import Endpoint
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import serve
@@ -31,7 +32,9 @@ def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
         """Answer a line. The attempt gets the complete answer before its row in the ledger ends."""
         class_ = ServiceClass.INTERACTIVE if attempt.is_raised else ServiceClass.BATCH
         context = RequestContext(attempt.request, attempt.caller, class_, source=BATCH, line=attempt)
-        body = with_model(attempt.body, attempt.model) if attempt.model != attempt.line.model else attempt.body
+        body = attempt.body
+        if attempt.model != attempt.line.model:
+            body = with_model(body, attempt.line.model, attempt.model)
         async with (
             endpoint_of(gateway, attempt, endpoints) as endpoint,
             aclosing(serve(gateway, context, endpoint, body)) as parts,
@@ -42,13 +45,16 @@ def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
     return run
 
 
-def with_model(body: bytes, model: str) -> bytes:
-    """Replace the model's name in a body. An invalid body is left to its parser."""
+def with_model(body: bytes, line: str, model: str) -> bytes:
+    """Replace the names in a body: those of its line by those of `model`. An invalid body is left to its parser."""
     try:
         fields = _FIELDS.decode(body)
     except NOT_JSON:
         return body
-    return msgspec.json.encode({**fields, "model": model})
+    name, keeps, _ = model.partition(ADAPTER)
+    if ADAPTER in line and not keeps:  # the new name includes the adapter
+        fields = {field: value for field, value in fields.items() if field not in ADAPTER_FIELDS}
+    return msgspec.json.encode({**fields, "model": name})
 
 
 def batch_worker(gateway: Gateway) -> BatchWorker:

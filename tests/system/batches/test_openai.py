@@ -53,6 +53,7 @@ def test_many_models_and_adapters_in_one_file(client: OpenAI, tmp_path: Path) ->
         chat("c", "uppercase", "good green house"),
         chat("a", "starter-chat:last-word", "good green house"),
         chat("b", "acronym@v1", "good green house"),
+        chat("apart", "starter-chat", "good green house", adapter_id="reverse-words"),
         chat("unknown", "nobody", "good green house"),
         chat("stream", "starter-chat", "hello", stream=True),
         chat("long", "starter-chat", "hello " * 3000),
@@ -61,12 +62,16 @@ def test_many_models_and_adapters_in_one_file(client: OpenAI, tmp_path: Path) ->
     batch = run(client, write(tmp_path / "in.jsonl", rows), CHAT)
     assert batch.status == "completed"
     counts = batch.request_counts
-    assert (counts.total, counts.completed, counts.failed) == (7, 3, 4)
+    assert (counts.total, counts.completed, counts.failed) == (8, 4, 4)
     output = read(client, batch.output_file_id)
-    assert [line["custom_id"] for line in output] == ["c", "a", "b"]
+    assert [line["custom_id"] for line in output] == ["c", "a", "b", "apart"]
     bodies = [line["response"]["body"] for line in output]
-    assert [body["choices"][0]["message"]["content"] for body in bodies] == ["GOOD GREEN HOUSE", "house", "GGH"]
-    assert [body["model"] for body in bodies] == ["uppercase", "starter-chat:last-word", "acronym@v1"], "as requested"
+    texts = [body["choices"][0]["message"]["content"] for body in bodies]
+    assert texts == ["GOOD GREEN HOUSE", "house", "GGH", "house green good"]
+    models = ["uppercase", "starter-chat:last-word", "acronym@v1", "starter-chat"]
+    assert [body["model"] for body in bodies] == models, "as requested"
+    pinned = client.batches.retrieve(batch.id).model_extra["roundhouse"]["models"]
+    assert pinned["starter-chat adapter_id=reverse-words"] == "starter-chat:reverse-words@v1"
     assert all(line["error"] is None and line["response"]["request_id"] for line in output)
     assert output[0]["roundhouse"]["model"].startswith("starter-chat@")
     assert output[0]["roundhouse"]["adapter"].startswith("uppercase@sha256:")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from batches.check_process import InputJob, InputPart, InputSummary, check
 from batches.intake.checker import InputChecker
 from batches.records import BatchFault
 from registry.errors import EngineFailed
+from runtime.http.bodies import ADAPTER_FIELDS
 
 URL = "/v1/chat/completions"
 MESSAGES = {"model": "starter-chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -130,6 +132,23 @@ def test_a_models_name_that_no_database_accepts_fails_its_line_later(path: Path)
     (answer, _) = check(job(path, line("a", body={"model": "a\0b"})))
     assert isinstance(answer, InputPart)
     assert [one.model for one in answer.lines] == [""]
+
+
+def models(path: Path, *bodies: Any) -> list[str]:
+    one = job(path, b"\n".join(line(str(number), body=body) for number, body in enumerate(bodies)))
+    return [at.model for answer in check(one) if isinstance(answer, InputPart) for at in answer.lines]
+
+
+@pytest.mark.parametrize("field", ADAPTER_FIELDS)
+def test_the_name_of_a_line_has_the_adapter_that_its_body_names_apart(path: Path, field: str) -> None:
+    adapters = ["sql", "", None, 5, "a\0b"]
+    assert models(path, *({"model": "m", field: adapter} for adapter in adapters)) == ["m adapter_id=sql", *["m"] * 4]
+    assert models(path, {field: "sql"}, {"model": "m adapter_id=sql"}) == ["", ""]
+
+
+def test_a_line_with_two_adapters_is_left_to_its_parser(path: Path) -> None:
+    same, other = ({"model": "m", "adapter_id": "sql", "lora_name": name} for name in ("sql", "tone"))
+    assert models(path, same, other) == ["m adapter_id=sql", "m"]
 
 
 def test_a_model_that_is_no_text_fails_its_line_later(path: Path) -> None:

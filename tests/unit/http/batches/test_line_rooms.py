@@ -1,19 +1,22 @@
 """Places of models for batch lines: when a load may begin, and which model runs first."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batches.work.lost import LostWork
 from batches.work.policy import Level, room_for
-from registry.catalog import ResolvedName
+from registry.catalog import Catalog, ResolvedName
 from registry.recipes.definition import Recipe
 from runtime.gateway.local import rooms
 from runtime.residency.policy import Plan, Victim
 from runtime.residency.states import ModelState
 from tests.unit.http.batches.bench import CALLER
 from tests.unit.http.fakes import FakeGateway, recipe
+from tests.unit.registry import makers
+from tests.unit.registry.makers import adapter
 
 
 @pytest.fixture
@@ -78,6 +81,29 @@ def test_lines_for_other_nodes_models_are_left_to_those_nodes(gateway: FakeGatew
     assert not away.room("chat", CALLER).is_remote
     assert away.pin(["far", "chat", "none"], CALLER) == {"far": "far@1", "chat": "chat@1"}
     assert own.pin(["far", "chat", "none"], CALLER) == {"chat": "chat@1"}
+
+
+def test_an_adapter_that_a_line_names_apart_keeps_its_version(gateway: FakeGateway) -> None:
+    recipes = [makers.recipe("gpt"), makers.recipe("gpt:120b"), makers.recipe("llama", aliases=("main",))]
+    adapters = [adapter("llama", "sql", 1, 2, aliases={"prod": 1}), adapter("gpt:120b", "tone", 3)]
+    catalog = Catalog(recipes, adapters, {})
+    names: Any = SimpleNamespace(find=lambda name, _: catalog.resolve(name))
+    pin = rooms.LineRooms(names, gateway.residency).pin
+    found = pin([f"{name} adapter_id=sql" for name in ("llama", "main", "llama@1", "sql", "none")], CALLER)
+    assert found == {
+        "llama adapter_id=sql": "llama:sql@v2",
+        "main adapter_id=sql": "llama:sql@v2",
+        "llama@1 adapter_id=sql": "llama:sql@v2",
+        "sql adapter_id=sql": "llama:sql@v2 adapter_id=sql",  # it names an adapter as the model: the line's own error
+    }
+    assert pin(["llama adapter_id=sql@prod"], CALLER) == {"llama adapter_id=sql@prod": "llama:sql@v1"}
+    for name in ("120b", "120b:tone", "org/new"):  # of another model, or registered when the line runs
+        both = f"gpt adapter_id={name}"
+        assert pin([both], CALLER) == {both: f"gpt@1 adapter_id={name}"}
+
+
+def test_a_room_is_the_models_also_for_an_adapter_that_is_unknown(gateway: FakeGateway) -> None:
+    assert gateway.line_rooms.room("chat@1 adapter_id=org/new", CALLER).key == "chat"
 
 
 def test_lines_wait_for_a_node_that_has_left_but_wrong_names_are_answered(gateway: FakeGateway) -> None:
