@@ -1,7 +1,7 @@
 """Tables of adapters and routers in the state, based on `VersionTable`."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,7 +33,6 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
     |----------------|-----------------|----------------------------------------------------------------------|
     | register       | v1, current     | next version, current; with unchanged content only the probe changes |
     | delete_version | NotFound        | Conflict while current or aliased, unless `force`                    |
-    | prune          | NotFound        | deletes old versions that are neither current nor aliased nor in use |
     | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                     |
     """
 
@@ -124,33 +123,6 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             db.execute(sa.delete(versions).where(versions.c.owner == row_id, versions.c.number == version.number))
             self._mend_stack(db, row_id, remaining[-1])
             return self._one(db, key)
-
-    def prune(self, key: AdapterKey, most: int, in_use: Collection[str] = ()) -> Adapter:
-        """Delete all versions but the newest `most`, those with an alias, and those with a digest in `in_use`.
-
-        Neither the current version is deleted nor the one that `rollback` would return to.
-        """
-        with self._change(key) as (db, adapter, row_id):
-            versions, currents = ADAPTERS.versions, ADAPTERS.currents
-            stack = sa.select(currents.c.number).where(currents.c.owner == row_id).order_by(currents.c.seq.desc())
-            kept = {*db.execute(stack.limit(2)).scalars(), *adapter.aliases.values()}
-            kept |= {version.number for version in adapter.versions if version.digest in in_use}
-            newest = [version.number for version in adapter.versions[-most:]]
-            old = versions.c.number < newest[0], versions.c.number.not_in(kept)
-            db.execute(sa.delete(versions).where(versions.c.owner == row_id, *old))
-            self._mend_stack(db, row_id, newest[-1])
-            return self._one(db, key)
-
-    def _mend_stack(self, db: sa.Connection, row_id: int, newest: int) -> None:
-        """Keep the stack of current versions free of equal neighbours, and never empty."""
-        before, currents = None, ADAPTERS.currents
-        stack = sa.select(currents.c.seq, currents.c.number).where(currents.c.owner == row_id).order_by(currents.c.seq)
-        for seq, number in db.execute(stack).all():
-            if number == before:
-                db.execute(sa.delete(currents).where(currents.c.seq == seq))
-            before = number
-        if before is None:
-            self._make_current(db, row_id, newest)
 
     def delete(self, key: AdapterKey, *, force: bool = False) -> None:
         """Delete an adapter with all versions."""

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -43,6 +43,7 @@ class VersionTable(ABC, Generic[K, R]):
     | rollback     | NotFound     | makes the previously current version current; Conflict if none   |
     | set_alias    | NotFound     | points the alias to that version, whatever it pointed to before  |
     | remove_alias | NotFound     | removes the alias; NotFound if there is none                     |
+    | prune        | NotFound     | deletes old versions that are not current, aliased or in use     |
     """
 
     def __init__(self, access: TableAccess, tables: VersionTables, clock: Callable[[], float] = time.time) -> None:
@@ -237,6 +238,33 @@ class VersionTable(ABC, Generic[K, R]):
             if not db.execute(delete).rowcount:
                 raise NotFound(f"{record.title} has no alias '{alias}'.", code="alias_not_found")
             return self._one(db, key)
+
+    def prune(self, key: K, most: int, in_use: Collection[str] = ()) -> R:
+        """Delete all versions but the newest `most`, those with an alias, and those with a digest in `in_use`.
+
+        Neither the current version is deleted nor the one that `rollback` would return to.
+        """
+        with self._change(key) as (db, record, row_id):
+            versions, currents = self._tables.versions, self._tables.currents
+            stack = sa.select(currents.c.number).where(currents.c.owner == row_id).order_by(currents.c.seq.desc())
+            kept = {*db.execute(stack.limit(2)).scalars(), *record.aliases.values()}
+            kept |= {version.number for version in record.versions if version.digest in in_use}
+            newest = [version.number for version in record.versions[-most:]]
+            old = versions.c.number < newest[0], versions.c.number.not_in(kept)
+            db.execute(sa.delete(versions).where(versions.c.owner == row_id, *old))
+            self._mend_stack(db, row_id, newest[-1])
+            return self._one(db, key)
+
+    def _mend_stack(self, db: sa.Connection, row_id: int, newest: int) -> None:
+        """Keep the stack of current versions free of equal neighbours, and never empty."""
+        before, currents = None, self._tables.currents
+        stack = sa.select(currents.c.seq, currents.c.number).where(currents.c.owner == row_id).order_by(currents.c.seq)
+        for seq, number in db.execute(stack).all():
+            if number == before:
+                db.execute(sa.delete(currents).where(currents.c.seq == seq))
+            before = number
+        if before is None:
+            self._make_current(db, row_id, newest)
 
     def _delete(self, db: sa.Connection, row_id: int) -> None:
         """Delete a name with all versions. If it is registered again, its version numbers continue."""

@@ -25,6 +25,8 @@ from routing.routers.content import Router, RouterContent, RouterContentStore, m
 from runtime.gateway.names import Names
 
 log = logging.getLogger("roundhouse.gateway")
+FILE = "recipe file"
+"""The source of versions that recipe files add."""
 
 
 class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,10 +208,8 @@ class RouterStore:
         for spec in given if self.adds_from_files else ():
             with self._skip_faulty(spec.id):
                 await self._add_from_file(spec)
-        async with self._changing:  # an addition in progress is not in the state yet
-            stored = {version.digest for record in self._records.values() for version in record.versions}
-            stored |= self._state.routers.reserved
-            await asyncio.to_thread(self._contents.tidy, stored)
+        async with self._changing:
+            await self._tidy()
 
     @contextlib.contextmanager
     def _skip_faulty(self, name: str) -> Iterator[None]:
@@ -227,7 +227,7 @@ class RouterStore:
         content = RouterContent(spec, models)
         record = self._records.get(spec.id)
         if record is None or all(version.digest != content.digest for version in record.versions):
-            await self.add(content, "recipe file")
+            await self.add(content, FILE)
         elif self.is_shared and not self._contents.has(content.digest):
             async with self._changing:
                 await asyncio.to_thread(self._contents.write, content)
@@ -266,8 +266,24 @@ class RouterStore:
             key, register = RouterKey(name), self._state.routers.register
             is_new = await asyncio.to_thread(register, key, content.digest, content.size, source, alias)
             self._ready[content.digest] = router
+            await self._prune(key)
             self._refresh()
         return RouterAddition(self.show(name), is_new)
+
+    async def _prune(self, key: RouterKey) -> None:
+        """Remove old versions beyond the bound, and all files that no version uses any more."""
+        record, most = self._state.routers.get(key), self._bounds.router_versions
+        from_files = [version for version in record.versions if version.source == FILE]
+        kept = {version.digest for version in from_files[-1:]}  # or its file would add it again at the next start
+        aliased = set(record.aliases.values())
+        if any(old.number not in aliased and old.digest not in kept for old in record.versions[:-most]):
+            await asyncio.to_thread(self._state.routers.prune, key, most, kept)
+            await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Remove files that no version uses. Called with the lock, as an addition is not in the state yet."""
+        stored = {version.digest for record in self._state.routers.all() for version in record.versions}
+        await asyncio.to_thread(self._contents.tidy, stored | self._state.routers.reserved)
 
     def _check(self, name: str) -> None:
         if not ADAPTER.match(name):

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from registry.bounds import Bounds
 from registry.errors import Conflict
 from registry.recipes.router import RouterSpec
 from registry.state.database import State
@@ -90,6 +91,22 @@ async def test_a_concurrent_fit_and_change_of_the_definition_are_both_kept(gatew
     await asyncio.gather(store.fit("auto", "intents", data), store.put(changed))
     found = store.show("auto")
     assert (found.version, found.definition["description"], found.models) == ("v3", "changed", ["intents"])
+
+
+async def test_old_versions_go_but_not_those_with_an_alias_or_from_a_file(tmp_path: Path) -> None:
+    with State(tmp_path / "state") as state:
+        store = FakeGateway(tmp_path, state=state, bounds=Bounds(router_versions=2)).routers
+        given = RouterSpec.model_validate(router(description="file"))
+        await store.open([given])
+        for number in range(2, 8):
+            added = await store.put(
+                RouterSpec.model_validate(router(description=f"{number}")), "prod" if number == 3 else None
+            )
+        assert [version.version for version in added.router.versions] == ["v1", "v3", "v6", "v7"]
+        assert len(list(store._contents.folder.glob("*"))) == 4
+        await store.open([given])
+        assert store.show("auto").version == "v7", "the file is not newer"
+        assert (await store.change("auto", Rollback())).version == "v6"
 
 
 async def test_a_name_that_a_model_gets_meanwhile_is_refused(
