@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from pathlib import Path
 
 import torch
@@ -63,13 +62,3 @@ def save_adapters(adapters: Weights, folder: Path) -> None:
     """Write all adapters, each to a folder named after its task."""
     for index, name in enumerate(TASK_NAMES):
         save_adapter(adapters, index, folder / name)
-
-
-def make_archive(out: Path) -> Path:
-    """Write `out`/pack.tar with the base and the adapters, to transfer them as one file."""
-    path = out / "pack.tar"
-    with tarfile.open(path, "w") as archive:
-        for name in (BASE_NAME, "adapters"):
-            if (out / name).is_dir():
-                archive.add(out / name, name)
-    return path

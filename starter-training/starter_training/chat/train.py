@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for starter-chat/, adapters/, train.json, pack.tar"
-    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for starter-chat/, adapters/, train.json")
     parser.add_argument("--minutes-base", type=float, default=4.5, help="0: keep the base of --resume")
     parser.add_argument("--minutes-adapters", type=float, default=2.5, help="0: train only the base")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -21,7 +18,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=256, help="tokens per row; longer conversations are left out")
     parser.add_argument("--workers", type=int, help="data processes (default: 12 on a GPU machine, 1 on a CPU)")
     parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="auto: on a GPU, if it works")
-    parser.add_argument("--collect", type=Path, help="folder to which the results are copied after each phase")
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="train only these adapters and keep the others")
     parser.add_argument("--rate", type=float, help="peak learning rate of the adapters (default 0.003)")
     parser.add_argument("--seed", type=int, default=1)
@@ -39,15 +35,11 @@ def _tasks(named: list[str] | None) -> tuple[str, ...]:
     return tuple(name for name in TASK_NAMES if named is None or name in named)
 
 
-KEEP = ("pack.tar", "train.json", "resume-base.safetensors", "resume-adapters.safetensors")
-
-
 def main() -> None:
     arguments = _arguments()
     # Heavy imports are here because the data processes also import this module and must start fast.
     import torch
 
-    from starter_training.chat.export import make_archive
     from starter_training.chat.run_state import ADAPTER_RATE, Run
     from starter_training.chat.train_adapters import train_adapters
     from starter_training.chat.train_base import train_base
@@ -73,19 +65,9 @@ def main() -> None:
     run.out.mkdir(parents=True, exist_ok=True)
     run.describe()
 
-    def collect() -> None:
-        make_archive(run.out)
-        if arguments.collect:
-            arguments.collect.mkdir(parents=True, exist_ok=True)
-            for file in KEEP:
-                if (run.out / file).exists():
-                    shutil.copy(run.out / file, arguments.collect / file)
-
     weights = train_base(run, arguments.minutes_base, arguments.resume)
-    collect()
     if arguments.minutes_adapters > 0:
         train_adapters(run, weights, arguments.minutes_adapters, arguments.resume)
-        collect()
     run.log(f"all done: {run.out}")
 
 

@@ -170,16 +170,11 @@ def neighbours(passages: list[Passage], count: int, device: torch.device, seed: 
     return torch.tensor(rows, device=device)
 
 
-def draw(
-    mined: Mined, near: Tensor, rows: Tensor, negatives: int, generator: torch.Generator, *, easy: bool = False
-) -> Tensor:
-    """Return candidate passages [rows, 1 + negatives]: the right one, then half hard, a fifth near, the rest random.
-
-    easy: all wrong ones are random, because hard ones teach nothing until the model compares words at all.
-    """
+def draw(mined: Mined, near: Tensor, rows: Tensor, negatives: int, generator: torch.Generator) -> Tensor:
+    """Return candidate passages [rows, 1 + negatives]: the right one, then half hard, a fifth near, the rest random."""
     device, size = rows.device, len(rows)
     right = mined.right[rows]
-    hard, close = (0, 0) if easy else (negatives // 2 + 1, negatives // 5)
+    hard, close = negatives // 2 + 1, negatives // 5
 
     def pick(source: Tensor, count: int) -> Tensor:
         chosen = torch.rand(source.shape, generator=generator, device=device).topk(count, dim=1).indices

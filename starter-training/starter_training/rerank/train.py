@@ -180,8 +180,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             order, at = torch.randperm(len(mined.query), generator=generator, device=device), 0
         picked = order[at : at + options.queries]
         at += options.queries
-        easy = clock.share() < options.easy
-        chosen = batches.draw(mined, near, picked, options.negatives, generator, easy=easy)
+        chosen = batches.draw(mined, near, picked, options.negatives, generator)
         question = mined.query[picked]
         query_ids, displayed = question.repeat_interleave(chosen.shape[1]), chosen.flatten()
         chunks = batches.by_length(query_tokens, query_ids, passage_tokens, displayed, 1 if fast else 4)
@@ -245,7 +244,6 @@ def main() -> None:
     parser.add_argument(
         "--passage-tokens", type=int, default=batches.PASSAGE_TOKENS, help="most tokens of a passage in training"
     )
-    parser.add_argument("--easy", type=float, default=0.0, help="share of the time with random wrong passages only")
     parser.add_argument("--negatives", type=int, default=NEGATIVES, help="wrong passages per query")
     parser.add_argument("--rate", type=float, default=4e-4)
     parser.add_argument("--matching", type=int, default=HEADS, help="heads that start with matching words")

@@ -1,8 +1,8 @@
 """Measures a converted starter-speech on held-out synthesised speech, with the server's own parts and the windows of
 the shipped recipe, and with faster-whisper alone.
 
-``python -m starter_training.speech.evaluate MODEL_FOLDER [--count N] [--window SECONDS PADDED] [--figures PACK]
-[--few-voices]``. The sets are deterministic: with the same version of espeak-ng, a count always gives the same clips.
+``python -m starter_training.speech.evaluate MODEL_FOLDER [--count N] [--window SECONDS PADDED] [--figures PACK]``.
+The sets are deterministic: with the same version of espeak-ng, a count always gives the same clips.
 """
 
 from __future__ import annotations
@@ -80,17 +80,6 @@ def heldout_sentences(count: int) -> list[Clip]:
 def heldout_voices(count: int) -> list[Clip]:
     """Return sentences and voices of no training."""
     return _singles("voices", count, held_voice=True)
-
-
-def few_voice_sentences(count: int) -> list[Clip]:
-    """Return held-out sentences in the few voices of a training on a CPU."""
-    rng = random.Random("evaluation/few")
-    clips: list[Clip] = []
-    for index in range(count):
-        voice = corpus.few_voice(rng)
-        text = language.sentences(rng, 1, held=True)[0]
-        clips.append(_clip(f"few-{index}", [corpus.speak(text, voice)], rng))
-    return clips
 
 
 def recordings(count: int) -> list[Clip]:
@@ -216,24 +205,16 @@ def invented(transcribe: Transcriber) -> list[str]:
     return [f"{name}: {text}" for name, text in received if text]
 
 
-def evaluate(folder: Path, count: int, window: WindowSpec, few_voices: bool = False) -> dict[str, object]:
-    """Return all scores of a converted model, with ``count`` clips per set (a quarter as many recordings).
-
-    few_voices: the model was trained with train's option of that name, so "sentences" are mostly in voices that it
-    never heard; the set "few_voices" has those that it did.
-    """
+def evaluate(folder: Path, count: int, window: WindowSpec) -> dict[str, object]:
+    """Return all scores of a converted model, with ``count`` clips per set (a quarter as many recordings)."""
     began = time.monotonic()
     model, hear, whole = load(folder), served(folder, window), served(folder, WHISPERS)
     plain, pipeline = sequential(model), batched(model, window=window.seconds)
     long = recordings(max(2, count // 4))
-    own = {"few_voices": round(wer(hear, few_voice_sentences(count)), 4)} if few_voices else {}
     return {
-        **own,
         "count": count,
         "window": window.model_dump(),
-        "trained_voices": len(corpus.FEW_ACCENTS) * len(corpus.FEW_VARIANTS)
-        if few_voices
-        else len(corpus.ACCENTS) * len(corpus.VARIANTS),
+        "trained_voices": len(corpus.ACCENTS) * len(corpus.VARIANTS),
         "without_speech": len(without_speech()),
         "date": datetime.now(UTC).date().isoformat(),
         "sentences": round(wer(hear, heldout_sentences(count)), 4),
@@ -261,11 +242,10 @@ def main() -> None:
         metavar=("SECONDS", "PADDED"),
         help="instead of the shipped recipe's windows",
     )
-    parser.add_argument("--few-voices", action="store_true", help="the model was trained with this option")
     parser.add_argument("--figures", type=Path, help="pack into whose figures.json to write the result")
     options = parser.parse_args()
     window = WindowSpec(seconds=options.window[0], padded=options.window[1]) if options.window else shipped_window()
-    measured = evaluate(options.folder, options.count, window, options.few_voices)
+    measured = evaluate(options.folder, options.count, window)
     print(json.dumps(measured, indent=2))
     if options.figures:
         figures.update(options.figures, "starter-speech", measured=measured)

@@ -38,7 +38,7 @@ TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }  # fmt: skip
 """Possible texts of each sample, as sentences, the preferred one first."""
-SPEEDS, PITCHES = (150, 135, 170), (50, 40, 60)
+SPEEDS, PITCHES, VARIANTS = (150, 135, 170), (50, 40, 60), ("m3", "f2", "m1", "f4")
 
 
 def voices() -> list[corpus.Voice]:
@@ -47,7 +47,7 @@ def voices() -> list[corpus.Voice]:
         corpus.Voice("en-us", variant, speed, pitch, 50)
         for speed in SPEEDS
         for pitch in PITCHES
-        for variant in corpus.FEW_VARIANTS
+        for variant in VARIANTS
     ]
 
 

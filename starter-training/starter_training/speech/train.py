@@ -25,7 +25,6 @@ from starter_training.speech.factory import LONG, Factory
 from starter_training.speech.mixing import Mixer
 from starter_training.speech.network import Trainee
 from starter_training.speech.optimizer import Optimizer
-from starter_training.speech.synthesis import corpus
 
 _WARM_STEPS = 120
 
@@ -49,7 +48,6 @@ def _arguments() -> argparse.Namespace:
         help="mel frames per batch: short windows, long ones",
     )
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
-    parser.add_argument("--few-voices", action="store_true", help="four voices of one accent, for a CPU")
     parser.add_argument("--tests", type=int, default=240, help="held-out utterances per set")
     return parser.parse_args()
 
@@ -60,8 +58,6 @@ class _Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.began = options, time.monotonic()
         tokens.ids()
-        if options.few_voices:
-            corpus.use_few_voices()
         # The processes are forked before the first use of the accelerator, as CUDA does not survive a fork.
         tests = {"sentences": options.tests, "voices": options.tests}
         self.factory = Factory(options.workers, options.seed, options.speech_seconds, options.budget[0], tests)

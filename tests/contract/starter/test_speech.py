@@ -47,18 +47,15 @@ def test_the_weights_are_those_that_were_measured(section: figures.Section) -> N
 @needs_espeak
 def test_its_word_error_rate_reaches_its_figure(section: figures.Section, listen: evaluate.Transcriber) -> None:
     """Errors within a sentence depend on each other, so the spread is that of one draw per clip."""
-    measured = section["measured"]
-    few = "few_voices" in measured
-    clips = evaluate.few_voice_sentences(CLIPS) if few else evaluate.heldout_sentences(CLIPS)
-    expected = measured["few_voices" if few else "sentences"]
-    seen = evaluate.wer(listen, clips)
+    expected = section["measured"]["sentences"]
+    seen = evaluate.wer(listen, evaluate.heldout_sentences(CLIPS))
     assert abs(seen - expected) <= figures.spread(min(1.0, expected), CLIPS)
 
 
 @needs_espeak
 def test_the_texts_of_other_clips_fail(listen: evaluate.Transcriber) -> None:
     """The check above is not blind: with the next clip's text, nearly every word is wrong."""
-    clips = evaluate.few_voice_sentences(CLIPS)
+    clips = evaluate.heldout_sentences(CLIPS)
     moved = [
         evaluate.Clip(clip.name, clip.wave, other.text)
         for clip, other in zip(clips, clips[1:] + clips[:1], strict=True)

@@ -86,14 +86,6 @@ VARIANTS = [
 HELD_OUT_VARIANTS = ["m5", "f3", "steph", "edward", "iven2", "caleb"]
 
 
-FEW_ACCENTS, FEW_VARIANTS = ["en-us"], ["m3", "f2", "m1", "f4"]
-
-
-def use_few_voices() -> None:
-    """Train only on four voices of one accent, which a CPU core learns fastest. Call this before any fork."""
-    ACCENTS[:], VARIANTS[:] = FEW_ACCENTS, FEW_VARIANTS
-
-
 @dataclass(frozen=True)
 class Voice:
     """A speaker: accent, variant, words a minute, pitch and its range (both 0 to 99)."""
@@ -133,17 +125,6 @@ def random_voice(rng: random.Random, *, held: bool) -> Voice:
     return Voice(
         rng.choice(accents),
         rng.choice(variants),
-        rng.randint(115, 215),
-        rng.randint(15, 85),
-        rng.randint(25, 75),
-    )
-
-
-def few_voice(rng: random.Random) -> Voice:
-    """Draw one of the voices of `use_few_voices`."""
-    return Voice(
-        rng.choice(FEW_ACCENTS),
-        rng.choice(FEW_VARIANTS),
         rng.randint(115, 215),
         rng.randint(15, 85),
         rng.randint(25, 75),
