@@ -70,11 +70,19 @@ EXAMPLES: Mapping[str, str] = {
 }
 DURATIONS = (
     "idle_timeout", "sleep_timeout", "min_resident", "drain_deadline", "max_wait",
-    "connect", "first_byte", "between_bytes", "whole",
+    "connect", "first_byte", "between_bytes", "whole", "stay",
 )  # fmt: skip
 
 MARKS = ("<path>", "<package>", "<hub>", "<file>")
 """Marks that pydantic puts after 'source' for the kind of source that it read."""
+KEY = "[key]"
+"""Mark that pydantic puts after a key that is wrong itself."""
+RULES: Mapping[str, str] = {
+    r"^[a-z0-9-]{1,64}$": "write 1 to 64 lower-case letters, digits or '-'",
+    r"^[a-z][a-z0-9_-]{0,31}$": "write 1 to 32 lower-case letters, digits, '_' or '-', and begin with a letter",
+    r"^[^\s]+$": "write it without blanks",
+}
+"""Patterns of headers, pools and labels, in words."""
 
 # The key to point at, for faults found by a check of a whole mapping.
 POINTS: Mapping[str, Loc] = {
@@ -134,7 +142,7 @@ SECRETS = ("api_key", "key", "token", "secret")
 def clean_loc(error: ErrorDetails) -> Loc:
     """Return keys and list positions of a fault, without pydantic's marks for unions."""
     location = error["loc"]
-    loc = tuple(p for i, p in enumerate(location) if not (p in MARKS and location[i - 1] == "source"))
+    loc = tuple(p for i, p in enumerate(location) if p != KEY and not (p in MARKS and location[i - 1] == "source"))
     if loc[:2] == ("engine", "flags"):
         loc = loc[:3]
     return POINTS.get(error["type"], loc)
@@ -166,9 +174,13 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
         case "byte_size" | "byte_size_unit":
             return f"'{path}' cannot be {value}; write a size such as 512MiB or 4GB"
         case "string_pattern_mismatch":
-            return f"'{path}' cannot be {value}; {MODEL_RULE if '/' in str(limits['pattern']) else NAME_RULE}"
+            pattern = str(limits["pattern"])
+            rule = RULES.get(pattern) or (MODEL_RULE if "/" in pattern else NAME_RULE)
+            return f"'{path}' cannot be {value}; {rule}"
         case "string_type":
             return f"'{path}' cannot be {value}; write text, in quotes if it looks like a number or a date"
+        case "string_too_long":
+            return f"'{path}' cannot be {value}; write {limits['max_length']} characters or fewer"
         case "string_too_short":
             return f"'{path}' is empty; write its text"
         case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
@@ -189,6 +201,8 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
             return f"'{path}' cannot be {value}; write less than {limits['lt']}"
         case "too_short":
             return f"'{path}' is an empty list; name at least {limits['min_length']}, or leave it out"
+        case "too_long":
+            return f"'{path}' has too many entries; write {limits['max_length']} or fewer"
         case "model_type" | "dict_type":
             if not loc:
                 return f"a recipe cannot be {value}; write keys and values, beginning with 'id: my-model'"
@@ -210,9 +224,9 @@ def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
     known_keys, plain = _known_keys(models, loc[:-1]), key.replace("-", "_")
     if key in known_keys and key in OF_SOURCES:
         return f"unknown key '{_dotted(loc)}'; it goes with '{OF_SOURCES[key]}'"
-    if schema is Recipe and plain in FOREIGN_KEYS:
-        return f"unknown key '{_dotted(loc)}'; {FOREIGN_KEYS[plain]}"
     is_ours = any(key in model.model_fields for model in models.values())
+    if schema is Recipe and plain in FOREIGN_KEYS and not (is_ours and here not in ("", "engine")):
+        return f"unknown key '{_dotted(loc)}'; {FOREIGN_KEYS[plain]}"
     if schema is Recipe and not is_ours and plain in vllm_source.serve_flags():
         return f"unknown key '{_dotted(loc)}'; vLLM's '{plain}' goes below 'engine.flags'"
     if close := difflib.get_close_matches(key.lower(), known_keys, n=1):
@@ -339,11 +353,21 @@ def validate(document: Document) -> tuple[Strict | None, list[Fault]]:
     return _model(document, data) if schema is Recipe else _other(document, data, schema)
 
 
+def _errors(refused: ValidationError) -> list[ErrorDetails]:
+    """Return pydantic's errors, without those that follow from others: it counts only the valid entries of a list."""
+    return [
+        error
+        for error in refused.errors(include_url=False)
+        if error["type"] != "invalid_key"
+        and not (error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"])
+    ]
+
+
 def _other(document: Document, data: Any, schema: type[Strict]) -> tuple[Strict | None, list[Fault]]:
     try:
         return schema.model_validate(data), []
     except ValidationError as refused:
-        errors = [e for e in refused.errors(include_url=False) if e["type"] != "invalid_key"]
+        errors = _errors(refused)
         faults = dict.fromkeys(document.fault(clean_loc(e), words(e, schema)) for e in errors)
         return None, sorted(faults, key=lambda fault: fault.line)
 
@@ -360,7 +384,7 @@ def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:
         try:
             recipe = Recipe.model_validate(data)
         except ValidationError as refused:
-            errors = [e for e in refused.errors(include_url=False) if e["type"] != "invalid_key"]
+            errors = _errors(refused)
             faults |= {document.fault(clean_loc(e), words(e)): None for e in errors}
             if not isinstance(data, dict):
                 break

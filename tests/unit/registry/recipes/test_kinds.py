@@ -69,6 +69,29 @@ def test_faults_of_a_provider_say_what_to_write(write: Write, was: str, text: st
 
 
 @pytest.mark.parametrize(
+    ("more", "stated"),
+    [
+        ("conversation: {header: X-Conversation-Id}",
+         "'conversation.header' cannot be 'X-Conversation-Id'; write 1 to 64 lower-case letters, digits or '-'"),
+        ("conversation: {stay: [3]}", "'conversation.stay' cannot be a list; write a duration such as 30s, 10m or 2h"),
+        ("rules: [{name: a b, when: {tools: true}, stay_inside: true}]",
+         "'rules[0].name' cannot be 'a b'; write it without blanks"),
+        (f"rules: [{{name: {'x' * 65}, when: {{tools: true}}, stay_inside: true}}]",
+         f"'rules[0].name' cannot be '{'x' * 65}'; write 64 characters or fewer"),
+        ("rules: [{name: a, when: {headers: {X-A: b}}, stay_inside: true}]",
+         "'rules[0].when.headers.X-A' cannot be 'X-A'; write 1 to 64 lower-case letters, digits or '-'"),
+    ],
+)  # fmt: skip
+def test_faults_of_a_router_say_what_to_write(write: Write, more: str, stated: str) -> None:
+    assert faults(write(f"kind: router\nid: r\ntargets: [{{name: m}}]\n{more}\n")) == [f"r.yaml:4: {stated}"]
+
+
+def test_a_list_with_a_wrong_entry_is_not_called_empty(write: Write) -> None:
+    (stated,) = faults(write("kind: router\nid: r\ntargets: [{name: m, price: -1}]\n"))
+    assert stated == "r.yaml:3: 'targets[0].price' cannot be -1; write 0.0 or more"
+
+
+@pytest.mark.parametrize(
     ("name", "stated"),
     [
         ("fast", "r.yaml:6: alias 'fast' is a router's id in r.yaml:20; choose another alias"),

@@ -146,6 +146,16 @@ def test_invalid_replicas_are_faults(write: Write, replicas: str, stated: str) -
             f"batching: {{max_tokens: '{2**63}'}}",
             f"'batching.max_tokens' cannot be '{2**63}'; write {2**63 - 1} or less",
         ),
+        (
+            "pools: {Fast: {}}",
+            "'pools.Fast' cannot be 'Fast'; write 1 to 32 lower-case letters, digits, '_' or '-', and begin with a "
+            "letter",
+        ),
+        (
+            f"pools: {{{', '.join(f'p{number}: {{}}' for number in range(17))}}}",
+            "'pools' has too many entries; write 16 or fewer",
+        ),
+        ("memory: {host: 3}", "unknown key 'memory.host'; write it below 'memory.adapters'"),
         ("pools: {a: {max_waitings: 3}}", "unknown key 'pools.a.max_waitings'; write 'max_waiting'"),
         ("Context_Length: 512", "unknown key 'Context_Length'; write 'context_length'"),
         (
@@ -170,6 +180,8 @@ def test_faults_suggest_what_to_write(write: Write, line: str, stated: str) -> N
             "source: {hub: a/b, revision: main, file: a.bin}",
             "'source.file': write the path of a .gguf file inside the repository",
         ),
+        ("engine: {name: vllm, device: cuda}", "unknown key 'engine.device'; the device is a setting of the server: "
+         "roundhouse serve --device"),
         ("engine: {name: vllm, dtype: half}", "unknown key 'engine.dtype'; write it at the top level"),
         ("engine: {name: vllm, contextlength: 5}", "unknown key 'engine.contextlength'; write 'context_length' at the "
          "top level"),
