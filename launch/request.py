@@ -69,7 +69,10 @@ MAIN = "main"
 NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|snapshot|[0-9a-f]{40})\Z", re.IGNORECASE)
 """Meaningless folder names, for which the parent's name is used."""
 LONGEST = 4096
-OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which are not fetched from there."
+OLLAMAS = (
+    "Names of Ollama's library, such as llama3.2, stand for GGUF files, which are not fetched from there; 'roundhouse "
+    "models add ollama:llama3.2' adds one that Ollama has pulled."
+)
 
 
 _HOST = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)|(?:hf|huggingface):/)/")

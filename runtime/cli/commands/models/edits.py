@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.cli.failures import RefusedError, ServerError, UsageError
+from runtime.cli.local import ollama
 from runtime.cli.local.options import read_yaml
 from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
 from runtime.cli.output import emit, note, pairs, size, table
@@ -18,10 +19,13 @@ SourceText = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder on the server's machine, ORG/NAME or ORG/NAME@REVISION on a hub, or package:NAME/PATH.",
+        help="A folder on the server's machine, ORG/NAME or ORG/NAME@REVISION on a hub, package:NAME/PATH, or "
+        "ollama:NAME, which Ollama has pulled.",
         show_default=False,
     ),
 ]
+OLLAMA_LINKS = Path("ollama-models")
+"""Folder for links to Ollama's files. By default a server serves folders below its working directory."""
 ANY_BUDGET = 1 << 40
 """A budget in bytes for any model, because only a server knows whether it fits."""
 Settings = Annotated[
@@ -50,10 +54,18 @@ def add(
 
     Examples: roundhouse models add ./support-merged;
     roundhouse models add Qwen/Qwen3-0.6B --id qwen --set context_length=8192;
-    roundhouse models add package:models.starter/pack/starter-chat --id mine --yes
+    roundhouse models add package:models.starter/pack/starter-chat --id mine --yes;
+    roundhouse models add ollama:llama3.2
     """
+    overrides = {key: value for key, value in map(setting, settings or ()) if value is not None}
+    if source.startswith(ollama.PREFIX):
+        pulled = ollama.find(source.removeprefix(ollama.PREFIX))
+        for text in pulled.notes:
+            note(text)
+        source, id_ = str(pulled.link(OLLAMA_LINKS)), id_ or pulled.name
+        overrides = {**pulled.overrides, **overrides}
     body: Json = {"source": _source(source), "id": id_, "revision": revision, "requests": requests, "tokens": tokens}
-    body["overrides"] = {key: value for key, value in map(setting, settings or ()) if value is not None}
+    body["overrides"] = overrides
     with Client(url) as client:
         proposal = client.post("/v1/models", {**body, "dry_run": True})
         if dry_run:
@@ -159,8 +171,8 @@ def _gguf(file: Path) -> Path:
         is_gguf = stream.read(4) == b"GGUF"
     if is_gguf:
         raise RefusedError(
-            f"{file} is a GGUF without the ending .gguf, as in Ollama's blobs. Link it into a folder of its own: "
-            f"mkdir NAME && ln -s {path} NAME/NAME.gguf"
+            f"{file} is a GGUF without the ending .gguf, as in Ollama's blobs. Add it by its name in Ollama, such as "
+            f"ollama:llama3.2, or link it into a folder of its own: mkdir NAME && ln -s {path} NAME/NAME.gguf"
         )
     recipes = " What a Modelfile sets goes into a recipe: see docs/migrate.md." if file.name == "Modelfile" else ""
     raise RefusedError(f"{file} is a file. Give the model's folder, or a GGUF file.{recipes}")
