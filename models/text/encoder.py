@@ -4,12 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from models.batching.worker import R
 from models.text.bert import Bert, of_embedder, pools_rows
 from models.text.tokens import Ids, Tokens
 from models.text.unpadded.network import UnpaddedNetwork, without_padding
@@ -42,42 +41,22 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
     return features
 
 
-class TokenModel(Generic[R]):
-    """A model of sentence-transformers that turns token ids into results of R.
+class Embedder:
+    """A SentenceTransformer that turns token ids into vectors.
 
-    bert: runs it without padding, if `models.text.bert` supports it. `unpadded` does so for other networks on a GPU.
-    """
-
-    def __init__(self, model: Any, tokens: Tokens, device: str, bert: Bert | None) -> None:
-        self.model, self.tokens, self.device, self.bert = model, tokens, device, bert
-        self.unpadded: UnpaddedNetwork | None = None
-
-    @property
-    def packed(self) -> bool:
-        """Whether it runs without padding."""
-        return self.bert is not None or self.unpadded is not None
-
-    def run(self, inputs: Sequence[Ids]) -> list[R]:
-        """Return one result per input."""
-        return self.prepare(inputs)()
-
-    def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[R]]:
-        """Prepare a step on the host, and return a function that does the rest.
-
-        Any thread may prepare, but only one at a time may call the function.
-        """
-        raise NotImplementedError
-
-
-class Embedder(TokenModel[Row]):
-    """A SentenceTransformer. packs: run without padding if possible. `skips_prompt`: pooling omits prompts.
-
-    If it does, prompts of different lengths run separately.
+    `packs`: run without padding if `models.text.bert` supports the model. `unpadded` does so for other networks on a
+    GPU, after a successful `leave_padding`. `packed` is whether either is used. `skips_prompt`: pooling omits prompts.
     """
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
-        super().__init__(model, tokens, device, of_embedder(model, device) if packs else None)
+        self.model, self.tokens, self.device = model, tokens, device
+        self.bert: Bert | None = of_embedder(model, device) if packs else None
+        self.unpadded: UnpaddedNetwork | None = None
         self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
+
+    @property
+    def packed(self) -> bool:
+        return self.bert is not None or self.unpadded is not None
 
     def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[Row], list[Row]], bool]) -> None:
         """Run without padding from now on, if each input then gets the same answer as alone.
@@ -94,7 +73,15 @@ class Embedder(TokenModel[Row]):
 
         self.unpadded = without_padding(self.model[0].model, self.device, self.tokens.wants_types, is_right)
 
+    def run(self, inputs: Sequence[Ids]) -> list[Row]:
+        """Return one vector per input. Prompts of different lengths run separately if pooling omits them."""
+        return self.prepare(inputs)()
+
     def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[Row]]:
+        """Prepare a step on the host, and return a function that does the rest.
+
+        Any thread may prepare, but only one at a time may call the function.
+        """
         if not self.skips_prompt:
             return self._prepare(inputs, 0)
         order = sorted(range(len(inputs)), key=lambda index: inputs[index].prompt)

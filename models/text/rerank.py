@@ -1,5 +1,6 @@
 """The rerank engine: a sentence-transformers cross-encoder, with batching across requests."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,18 +8,36 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
-from models.batching.worker import BatchLimits
-from models.messages import RerankRequest, RerankResult, Usage
-from models.text.bert import of_scorer
-from models.text.encoder import TokenModel, tensors
-from models.text.engine import TextEngine
-from models.text.half import is_exact
-from models.text.loading import context_of, leaves_padding, packs, padding_of, run_apart, runs_alone, vocabulary_of
+from models.batching.worker import Batcher
+from models.flags import flags_of
+from models.messages import LoadResult, RerankRequest, RerankResult, Usage
+from models.protocol import Report
+from models.text.bert import Bert, of_scorer
+from models.text.cpu import linear as embed_int16
+from models.text.encoder import tensors
+from models.text.half import is_exact, open_settled
+from models.text.loading import (
+    context_of,
+    examination,
+    import_library,
+    leaves_padding,
+    limits_of,
+    packs,
+    padding_of,
+    release,
+    run_apart,
+    runs_alone,
+    set_step_threads,
+    vocabulary_of,
+    weights_bytes,
+)
 from models.text.pairs import Pairs
+from models.text.sleep import ModuleSleeper
 from models.text.tokens import Ids, Tokens, check_template, while_awaited
 from models.text.unpadded.heads import Head, head_of
-from models.text.unpadded.network import UnpaddedNetwork, without_padding
+from models.text.unpadded.network import UnpaddedNetwork, use_graphs, without_padding
 from models.text.unpadded.packing import Packing
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
@@ -40,14 +59,24 @@ STEPS_16_BIT = 2**-5
 0.0625 apart."""
 
 
-class Scorer(TokenModel[float]):
-    """A CrossEncoder, with raw logits as results. packs: run without padding if possible."""
+class Scorer:
+    """A loaded CrossEncoder that turns token ids into raw logits.
+
+    `packs`: run without padding if `models.text.bert` supports the model. `unpadded` does so for other networks on a
+    GPU, after a successful `leave_padding`. `packed` is whether either is used.
+    """
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
-        super().__init__(model, tokens, device, of_scorer(model, device) if packs else None)
+        self.model, self.tokens, self.device = model, tokens, device
+        self.bert: Bert | None = of_scorer(model, device) if packs else None
+        self.unpadded: UnpaddedNetwork | None = None
         self._head: Head | None = None
         self.generates = getattr(model[0], "transformer_task", "") == "text-generation"
         """Whether it scores by the probability of a next token."""
+
+    @property
+    def packed(self) -> bool:
+        return self.bert is not None or self.unpadded is not None
 
     def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[float], list[float]], bool]) -> None:
         """Run without padding from now on, if each input then gets the same answer as alone.
@@ -66,7 +95,14 @@ class Scorer(TokenModel[float]):
 
         self.unpadded = without_padding(network, self.device, self.tokens.wants_types, is_right)
 
+    def run(self, inputs: Sequence[Ids]) -> list[float]:
+        return self.prepare(inputs)()
+
     def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[float]]:
+        """Prepare a step on the host, and return a function that does the rest.
+
+        Any thread may prepare, but only one at a time may call the function.
+        """
         if self.unpadded is None:
             return partial(self._compute, inputs)
         return partial(self._compute_unpadded, self.unpadded, self.unpadded.pack(inputs))
@@ -101,28 +137,48 @@ def _logits(scores: "Tensor", count: int) -> list[float]:
     return values
 
 
-class RerankingEngine(TextEngine[float]):
+class RerankingEngine(BatchedEngine[Ids, float]):
     """A loaded cross-encoder. See `models.protocol` for what each method does in each state."""
-
-    library_class = "CrossEncoder"
 
     def __init__(self) -> None:
         super().__init__("rerank")
+        self._device = "cpu"
         self._pairs: Pairs | None = None
 
-    @staticmethod
-    def long_answer(model: Any) -> list[float]:
-        return _library_answer(model, LONG_PROBE)
-
-    @staticmethod
-    def is_like(narrow: Sequence[float], exact: Sequence[float]) -> bool:
-        return _is_same(narrow, exact, single=False)
-
-    def _limits(self, recipe: Recipe, path: Path, network: TokenModel[float]) -> BatchLimits:
-        limits = super()._limits(recipe, path, network)
-        return replace(limits, items=1) if runs_alone(network.model) else limits
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
+        async with self._lifecycle.loading(recipe, report, self.close) as phases:
+            self._device = device
+            flags = flags_of(recipe)
+            with phases.phase("importing", 0.0, "sentence-transformers"):
+                library = await asyncio.to_thread(import_library)
+            with phases.phase("weights", 0.4):
+                model = await asyncio.to_thread(
+                    open_settled, recipe, path, device, library.CrossEncoder, flags, _long_answer, _is_like
+                )
+            with phases.phase("warming", 0.8):
+                scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
+                limits = limits_of(recipe, path, device, scorer.packed, model)
+                if runs_alone(model):
+                    limits = replace(limits, items=1)
+                prepare = set_step_threads if limits.workers > 1 else None
+                use_graphs(scorer.unpadded, recipe, limits, scorer.tokens.context)
+                ahead = scorer.prepare if scorer.unpadded is not None else None
+                self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device), ahead)
+                self._batcher.start()
+                await self._check(expected, is_exact(model))
+                rounded = await embed_int16.choose(recipe, scorer.bert)
+        self._sleeper = sleeper = ModuleSleeper(model, device, self._known, scorer.unpadded)
+        return LoadResult(
+            resident_bytes=sleeper.device_bytes(),
+            weights_bytes=weights_bytes(model) + rounded,
+            host_bytes=sleeper.host_bytes(),
+            asleep=sleeper.expected(),
+            seconds=phases.seconds,
+            context_length=scorer.tokens.context,
+        )
 
     def _prepare(self, recipe: Recipe, model: Any) -> tuple[Scorer, list[float]]:
+        """Set up our path to the model. Returns the library's logits for PROBE, which also warm it up."""
         expected = _library_answer(model, PROBE)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model), padding_of(model))
         self._pairs = Pairs(model.tokenizer, tokens)
@@ -134,6 +190,7 @@ class RerankingEngine(TextEngine[float]):
         return scorer, expected
 
     async def _check(self, expected: Sequence[float], single: bool) -> None:
+        """Compare our path with the library's `predict`, and check that pairs of a step are independent."""
         differs = partial(_differs, single=single)
         if any(map(differs, await self._known(), expected)):
             raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
@@ -184,6 +241,7 @@ class RerankingEngine(TextEngine[float]):
         return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
 
     async def _known(self) -> Any:
+        """Return logits of PROBE, which are compared before and after a sleep."""
         import numpy as np
 
         requests = [RerankRequest(query=query, documents=[document]) for query, document in PROBE]
@@ -191,6 +249,9 @@ class RerankingEngine(TextEngine[float]):
 
     def _let_go(self) -> None:
         self._pairs = None
+
+    def _free(self) -> None:
+        release(self._device)
 
 
 def _differs(result: float, expected: float, *, single: bool) -> bool:
@@ -210,5 +271,13 @@ def _library_answer(model: Any, pairs: Sequence[tuple[str, str]]) -> list[float]
     return [float(logit) for logit in logits]
 
 
+def _long_answer(model: Any) -> list[float]:
+    return _library_answer(model, LONG_PROBE)
+
+
 def _is_same(logits: Sequence[float], expected: Sequence[float], *, single: bool) -> bool:
     return not any(_differs(*both, single=single) for both in zip(logits, expected, strict=True))
+
+
+def _is_like(narrow: Sequence[float], exact: Sequence[float]) -> bool:
+    return _is_same(narrow, exact, single=False)

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.text import half
-from models.text.embeddings import EmbeddingEngine
-from models.text.rerank import RerankingEngine
+from models.text import embeddings, half, rerank
 from tests.contract.text.fixtures import minilm, recipe
 
 pytestmark = pytest.mark.real
@@ -31,9 +29,7 @@ def opened(
         return spoil(model) if next(model.parameters()).dtype is torch.float16 else model
 
     selected = recipe("embed", dtype=dtype)
-    model = half.open_settled(
-        selected, minilm(), device, make, {}, EmbeddingEngine.long_answer, EmbeddingEngine.is_like
-    )
+    model = half.open_settled(selected, minilm(), device, make, {}, embeddings._long_answer, embeddings._is_like)
     return next(model.parameters()).dtype, tf32
 
 
@@ -72,4 +68,4 @@ def test_a_network_that_is_wrong_in_float16_stays_in_float32(
     ("narrow", "alike"), [([1.01, -8.2], True), ([1.5, -8.0], False), ([float("nan"), -8.0], False)]
 )
 def test_scores_in_16_bits_are_compared_with_those_in_float32(narrow: list[float], alike: bool) -> None:
-    assert RerankingEngine.is_like(narrow, [1.0, -8.0]) is alike
+    assert rerank._is_like(narrow, [1.0, -8.0]) is alike

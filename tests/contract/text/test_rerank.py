@@ -154,7 +154,7 @@ class TestEngine:
         def lost(*_: object) -> NoReturn:
             raise RuntimeError("an illegal memory access was encountered")
 
-        monkeypatch.setattr("models.text.engine.examination", lambda device: lost)
+        monkeypatch.setattr("models.text.rerank.examination", lambda device: lost)
         engine = RerankingEngine()
         await engine.load(recipe("rerank"), model, "cpu", Reports())
         assert engine._batcher is not None
