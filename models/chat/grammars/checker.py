@@ -37,6 +37,8 @@ class GrammarChecker:
     def __init__(self, fork: Callable[[], CheckerProcess], bounds: Bounds) -> None:
         self._fork, self._bounds = fork, bounds
         self._judge: CheckerProcess | None = None
+        self._starting: asyncio.Future[None] | None = None
+        """The start of the process, which goes on if its client leaves."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._given_up: asyncio.Future[bytes] | None = None
@@ -134,8 +136,15 @@ class GrammarChecker:
         return msgspec.json.decode(line, type=Verdict)
 
     async def _started(self) -> None:
-        if self._judge is not None:
-            return
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.shield(self._starting)
+        except Exception:
+            self._starting = None
+            raise
+
+    async def _start(self) -> None:
         if not self._closed:
             self._judge = await processes.in_new_thread(self._fork)
         if self._closed:  # may have happened in the meantime
@@ -150,7 +159,7 @@ class GrammarChecker:
 
     async def _end(self) -> None:
         """End the process and wait until it is gone, which may take seconds if it has much memory."""
-        judge, self._judge = self._judge, None
+        judge, self._judge, self._starting = self._judge, None, None
         if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()
         if judge is not None:

@@ -86,3 +86,27 @@ async def test_waiting_grammars_of_all_teams_are_bounded() -> None:
         await asyncio.gather(*waiting)
     await checker.check(constraint("0 0"), lambda path: ("", path), "more")  # its result is already known
     await checker.close()
+
+
+async def test_a_process_that_starts_for_a_client_that_leaves_serves_the_next_one() -> None:
+    forked, judges, may_start = threading.Event(), list[Judge](), threading.Event()
+
+    def fork() -> CheckerProcess:
+        judges.append(Judge())
+        judges[-1].let(1)
+        forked.set()
+        may_start.wait()
+        return CheckerProcess(judges[-1], judges[-1].orders, judges[-1].verdicts)  # type: ignore[arg-type]
+
+    checker = GrammarChecker(fork, USUAL)
+    theirs = check(checker, "a", "a")
+    assert await asyncio.to_thread(forked.wait, PATIENCE)
+    theirs.cancel()
+    ours = check(checker, "b", "b")
+    may_start.set()
+    with pytest.raises(asyncio.CancelledError):
+        await theirs
+    async with asyncio.timeout(PATIENCE):
+        await ours
+    assert [judge.judged for judge in judges] == [["b"]]
+    await checker.close()
