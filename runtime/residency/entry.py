@@ -59,6 +59,8 @@ class ModelEntry:
     state: ModelState = ModelState.ABSENT
     link: SlotLink | None = None
     loaded: LoadResult | None = None
+    loaded_revision: str = ""
+    """Revision of the weights in its engine. `revision` is the next engine's once a changed recipe applies."""
     devices: tuple[str, ...] = ()
     """The devices that hold it, or last held it."""
     bytes: int = 0

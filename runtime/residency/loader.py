@@ -312,6 +312,7 @@ class Loader:
 
     def _open(self, entry: ModelEntry, link: SlotLink) -> None:
         entry.loaded_at = entry.last_used = entry.clock()
+        entry.loaded_revision = entry.revision
         entry.requested_since, entry.progress = None, None
         entry.to(S.READY)
         entry.queue.open(link)

@@ -254,7 +254,7 @@ class LocalLease:
 
     @property
     def revision(self) -> str:
-        return self.entry.revision
+        return self.entry.loaded_revision or self.entry.revision
 
     @property
     def replica(self) -> int:

@@ -1,12 +1,15 @@
 """Changing a model's recipe, adding and removing models, without losing running or waiting requests."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Prices, Recipe
+from runtime.gateway.local.backend import LocalLease
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from runtime.residency.updates import RecipeExchange, RecipeExchanger
@@ -116,6 +119,22 @@ async def test_an_engine_that_drains_for_a_new_recipe_keeps_its_allowance(world:
         assert entry.link is not None
         await world.manager.watcher.holds(entry, entry.link, 150)
         assert (entry.state, world.pool.links[0].ended) == (S.DRAINING, 0)
+
+
+async def test_an_engine_that_drains_for_a_new_recipe_answers_with_its_own_revision(world: World) -> None:
+    world.manager.exchanger = RecipeExchanger(world.manager.table, world.manager.drainer, patience=0.0)
+    entry = world.manager.get("a")
+
+    def fill(entry: ModelEntry) -> None:
+        entry.path, entry.revision = Path("new"), "new"
+
+    async with await entry.queue.acquire(None) as turn:
+        lease = LocalLease(cast(Any, None), cast(Any, None), entry, None, turn, AsyncExitStack(), "only")
+        world.manager.exchanger.start(entry, RecipeExchange(newer("a"), fill))
+        await settled(world, "a", S.DRAINING)
+        assert (lease.revision, entry.revision) == ("r", "new")
+    await world.ask("a")
+    assert lease.revision == "new"
 
 
 async def test_an_added_model_is_served(world: World, tmp_path: Path) -> None:
