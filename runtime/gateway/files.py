@@ -140,6 +140,21 @@ class ModelFiles:
         entry.broken = None
         apply_files(entry, files, await asyncio.to_thread(load_history, recipe, self._state, self._device))
 
+    async def revise(self, entry: ModelEntry) -> None:
+        """Read a model's revision again before a load, because files in an operator's folder may have changed.
+
+        Raises Unavailable for files that cannot be read.
+        """
+        source, path = entry.recipe.source, entry.path
+        if path is None or isinstance(source, HubSource):  # a hub's files are kept by their revision
+            return
+        with _readable():
+            revision = await asyncio.to_thread(sources.revision, source, path)
+        if revision != entry.revision:
+            about = {"model": entry.id, "before": entry.revision, "revision": revision}
+            log.warning("the files of a model have changed", extra=about)
+            entry.revision = revision
+
     def purge(self, removed: FilesInUse, used: FilesInUse) -> int:
         """Delete downloads and conversions that no other model uses. Returns the bytes freed.
 

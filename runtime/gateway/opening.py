@@ -193,7 +193,9 @@ class _Rooms:
             rows, self.pool, device.budgets, self.figures, memories_of(device), host_budget,
             counts_processes=on_cpu,
         )  # fmt: skip
-        self.residency = ResidencyManager(table, settings.patience, self._fetch, settings.working_margin)
+        self.residency = ResidencyManager(
+            table, settings.patience, self._fetch, settings.working_margin, self.files.revise
+        )
         self.adapters = Adapters(names, self.residency, self.service, self.storage_limiter)
         self.models = Models(names, self.residency, self.pool, state, self.files)
         self.model_set = ModelSet(

@@ -1,7 +1,7 @@
 """Bring a model to READY: make room, then load or wake it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -39,10 +39,17 @@ class Loader:
 
     Args:
         decide: called after each success or failure.
+        revise: reads a model's revision again, because its files may have changed since they were read.
     """
 
-    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None]) -> None:
-        self._table, self._drainer, self._decide = table, drainer, decide
+    def __init__(
+        self,
+        table: Table,
+        drainer: Drainer,
+        decide: Callable[[], None],
+        revise: Callable[[ModelEntry], Awaitable[None]] | None = None,
+    ) -> None:
+        self._table, self._drainer, self._decide, self._revise = table, drainer, decide, revise
         self._stopped: set[str] = set()
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
@@ -170,6 +177,8 @@ class Loader:
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
         await table.pool.cool(self._room_for_warm_slots(entry), keep=engine)
+        if self._revise is not None:
+            await self._revise(entry)
         try:
             return await self._try(entry, engine)
         except RoundhouseError as error:

@@ -6,7 +6,7 @@ tasks that carry out the change. Each task ends by requesting the next decision.
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 from models.estimate import Estimate
@@ -49,6 +49,7 @@ class ResidencyManager:
         patience: seconds that a waiting model leaves busy ones alone before the least recently used one must drain.
         fetch: fetches the missing files of a model.
         working_margin: see `registry.learning.most`.
+        revise: see `Loader`.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class ResidencyManager:
         patience: float = 1.0,
         fetch: Fetch | None = None,
         working_margin: int = learning.WORKING_MARGIN,
+        revise: Callable[[ModelEntry], Awaitable[None]] | None = None,
     ) -> None:
         self.table, self.patience = table, patience
         self.drainer = Drainer(self.table, self.decide)
-        self.loader = Loader(self.table, self.drainer, self.decide)
+        self.loader = Loader(self.table, self.drainer, self.decide, revise)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
         self.scaler = ReplicaScaler(self.table, self.loader, self.decide)
         self.watcher = Watcher(self.table, self.drainer, self.decide, working_margin, self.scaler.look)

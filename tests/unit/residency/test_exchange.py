@@ -7,8 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from models.sources.resolve import digest
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Prices, Recipe
+from registry.state.database import State
+from runtime.config.device import NO_DEVICE
+from runtime.gateway.files import ModelFiles
 from runtime.gateway.local.backend import LocalLease
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
@@ -135,6 +139,22 @@ async def test_an_engine_that_drains_for_a_new_recipe_answers_with_its_own_revis
         assert (lease.revision, entry.revision) == ("r", "new")
     await world.ask("a")
     assert lease.revision == "new"
+
+
+async def test_files_that_changed_while_a_model_was_away_are_another_revision(world: World, tmp_path: Path) -> None:
+    entry, folder = world.manager.get("a"), tmp_path / "model"
+    folder.mkdir()
+    entry.path, seen = folder, list[str]()
+    with State(tmp_path / "state") as state:
+        files = ModelFiles(state, NO_DEVICE, tmp_path / "converted")
+        world.manager.loader._revise = files.revise
+        for weights in (b"old", b"old", b"new"):
+            (folder / "model.safetensors").write_bytes(weights)
+            await world.ask("a")
+            seen.append(entry.loaded_revision)
+            await world.manager.unload(entry)
+    assert seen == [seen[0], seen[0], digest(folder)[:12]]
+    assert seen[0] != seen[2]
 
 
 async def test_an_added_model_is_served(world: World, tmp_path: Path) -> None:
