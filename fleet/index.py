@@ -7,8 +7,6 @@ from hashlib import blake2b
 from fleet.reports import NodeReport, ReplicaPhase, ReplicaReport
 from routing.replicas import ReplicaState
 
-FULL_KV = 0.95
-"""KV cache in use above which an engine starts no request before another one ends."""
 HOMES = 8
 """Nodes on the ring among which a key's home is chosen."""
 MIX, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
@@ -34,7 +32,7 @@ class ReplicaLoad:
         """Replace the load by a report made at `at`."""
         self.revision, self.prefill, self.start = report.revision, report.prefill_seconds, report.start_seconds
         self.work, self.beside, self.devices = report.running + report.waiting, beside, report.devices
-        if report.start_seconds > 0 or report.kv_used >= FULL_KV:
+        if report.start_seconds > 0:
             self.work = max(self.work, report.capacity)
         self.free = report.capacity - self.work
         self.turn = (report.request_seconds or UNKNOWN_SECONDS) / report.capacity

@@ -58,7 +58,6 @@ class ModelNeed:
     devices: int = 1
     """Number of devices that one replica runs on."""
     least: int = 1
-    most: int = 1 << 20
     on: tuple[str, ...] = ()
     """Nodes named by hand."""
     replicas: int | None = None
@@ -260,10 +259,9 @@ class _Planner:
             share = shares[need.model]
             if self._need(need.model, shares) <= GOAL:
                 return
-            node = self._roomy(need, must_help=True) if len(self._on[need.model]) < need.most else None
-            if node is not None:
+            if (node := self._roomy(need, must_help=True)) is not None:
                 self._move(need, node, "load", "demand")
-            elif share <= HIGH or len(self._on[need.model]) >= need.most or not self._replace(need, "demand"):
+            elif share <= HIGH or not self._replace(need, "demand"):
                 able.remove(need)
 
     def _need(self, model: str, shares: Mapping[str, float]) -> float:

@@ -17,7 +17,6 @@ Digest = Annotated[str, Meta(min_length=71, max_length=71)]
 """'sha256:' and 64 hex digits. Used only as a key, so only the length is checked: a pattern would take 1 µs each."""
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 ReplicaPhase = Literal["loading", "ready", "asleep", "draining", "unloading", "failed"]
 
@@ -52,7 +51,6 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to prefill an average uncached prompt, measured on streamed answers; 0 if unknown."""
     request_seconds: Seconds = 0.0
     """Mean duration of a request, from start to end; 0 if none has ended yet."""
-    kv_used: Fraction = 0.0
     devices: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
 

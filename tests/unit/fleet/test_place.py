@@ -248,7 +248,6 @@ NEEDS = st.lists(
         st.sampled_from("abcd"),
         st.sampled_from([20 * GIB, 40 * GIB, 60 * GIB]),
         least=st.integers(0, 2),
-        most=st.integers(2, 4),
         on=st.sampled_from([(), (), (), ("n0",), ("n1", "n2")]),
         replicas=st.sampled_from([None, None, None, 1]),
     ),

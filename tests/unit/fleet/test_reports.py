@@ -60,7 +60,6 @@ def changed(**fields: object) -> bytes:
         (changed(placed=[DIGEST] * (MAX_ADAPTERS + 1)), "malformed"),
         (changed(replicas=[{"model": "chat", "state": "READY"}]), "malformed"),
         (changed(replicas=[{"model": "chat", "state": "ready", "capacity": 0}]), "malformed"),
-        (changed(replicas=[{"model": "chat", "state": "ready", "kv_used": 1.5}]), "malformed"),
         (changed(devices=[{"device": "cuda:0", "budget": -1}]), "malformed"),
         (changed(node="b"), "sender"),
     ],

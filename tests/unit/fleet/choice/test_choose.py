@@ -191,11 +191,6 @@ def test_requests_sent_after_a_report_was_made_are_added_to_it() -> None:
     assert candidate[1].work == 2
 
 
-def test_a_full_cache_makes_requests_wait() -> None:
-    table = table_of([report("a", [replica(kv_used=0.99)]), report("b", [replica(running=12)])])
-    assert set(firsts(table, CHAT)) == {"b"}
-
-
 @st.composite
 def fleets(draw: st.DrawFn) -> list[NodeReport]:
     count = draw(st.integers(1, 30))
