@@ -46,7 +46,7 @@ class AdapterRegistry(Protocol):
         ...
 
     def dropped(self, digest: str) -> None:
-        """Report that a removed adapter has left the engine, so its files are no longer needed."""
+        """Report that the engine does not have a removed adapter any more, so its files are no longer needed."""
         ...
 
     def note(self, step: Step, seconds: float, outcome: str) -> None:
@@ -131,7 +131,7 @@ class AdapterEffects:
             self.stats.pop(digest, None)  # requests that were waiting have been counted since
             self._refs.pop(digest, None)
             if digest not in plan.drop:
-                self._forgotten.discard(digest)
+                self._left(digest)
         for digest in plan.stage:
             self._send(self._stage(link, digest))
         for digest, evict in plan.place:
@@ -257,9 +257,14 @@ class AdapterEffects:
         except RoundhouseError as error:
             log.warning("dropping an adapter failed", extra={"digest": digest, "cause": error.message})
             return
-        if digest in self._forgotten and self._registry is not None:
+        self._left(digest)
+
+    def _left(self, digest: str) -> None:
+        """Report a removed adapter that nothing needs any more, so that its files are deleted."""
+        if digest in self._forgotten:
             self._forgotten.discard(digest)
-            self._registry.dropped(digest)
+            if self._registry is not None:
+                self._registry.dropped(digest)
 
     def _failed(self, link: SlotLink, digest: str, step: Step, error: Exception) -> None:
         if not isinstance(error, RoundhouseError):

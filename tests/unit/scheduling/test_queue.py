@@ -220,6 +220,7 @@ async def test_nothing_is_remembered_of_removed_adapters(world: World) -> None:
     await effects.wait_until_settled()
     assert (effects._refs, effects.stats, effects._forgotten) == ({}, {}, set())
     assert (places._forgotten, places._counts) == (set(), {})
+    assert world.registry.gone == [adapter(letter).digest for letter in "ac"], "their files are not needed any more"
 
 
 async def test_a_removed_adapter_in_use_is_dropped_once_it_is_unused(world: World) -> None:
