@@ -191,9 +191,12 @@ def _readable() -> Iterator[None]:
 
 
 def add_replicas(entry: ModelEntry, make_queue: QueueMaker) -> list[ModelEntry]:
-    """Add rows for a model's further replicas, up to the recipe's maximum."""
-    added = []
-    for number in range(len(entry.replicas) + 1, entry.recipe.replicas.most + 1):
+    """Add rows for a model's further replicas, up to the recipe's maximum.
+
+    A number that is still leaving is added once it has left.
+    """
+    added, present = [], {replica.number for replica in entry.replicas}
+    for number in sorted(set(range(1, entry.recipe.replicas.most + 1)) - present):
         queue = make_queue(entry.recipe, entry.queue, number)
         more = ModelEntry(
             entry.recipe, entry.path, entry.revision, entry.needed, entry.needed_detail, entry.load_seconds, queue,
@@ -201,6 +204,7 @@ def add_replicas(entry: ModelEntry, make_queue: QueueMaker) -> list[ModelEntry]:
         )  # fmt: skip
         more.take_files(entry)
         added.append(more)
+    entry.replicas.sort(key=lambda replica: replica.number)
     return added
 
 

@@ -154,15 +154,24 @@ class ModelSet:
     def _counts(self, entry: ModelEntry) -> None:
         """Apply a new recipe's adapters and pin."""
         self._name(entry.recipe)
-        for more in add_replicas(entry, self._make_queue):
-            self._residency.add(more)
-        for extra in entry.replicas[entry.recipe.replicas.most :]:
-            gone = Unavailable(f"A replica of '{entry.id}' was removed. Send the request again.", retry_after=1.0)
-            self._residency.table.spawn(self._residency.remove_replica(extra, gone), f"leave-{extra.id}")
+        self._add_replicas(entry)
+        for extra in entry.replicas:
+            if extra.number > entry.recipe.replicas.most and not extra.is_leaving:
+                self._residency.table.spawn(self._remove_replica(entry, extra), f"leave-{extra.id}")
         pinned = self._state.models.pins().get(entry.id, entry.recipe.residency.pin)
         if pinned != entry.pinned or len(entry.replicas) > 1:
             self._residency.pin(entry, pinned)
         self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
+
+    def _add_replicas(self, entry: ModelEntry) -> None:
+        for more in add_replicas(entry, self._make_queue):
+            self._residency.add(more)
+
+    async def _remove_replica(self, entry: ModelEntry, extra: ModelEntry) -> None:
+        gone = Unavailable(f"A replica of '{entry.id}' was removed. Send the request again.", retry_after=1.0)
+        await self._residency.remove_replica(extra, gone)
+        if not entry.is_leaving:
+            self._add_replicas(entry)  # a further change of the recipe may need it again
 
     async def _bring_adapters(self, entry: ModelEntry) -> None:
         if entry.path is not None:  # otherwise once its files have been fetched

@@ -67,7 +67,7 @@ def made(tmp_path: Path) -> tuple[ModelSet, Leaving]:
 
     def entry(recipe: Recipe, _queue: object) -> Any:
         path = tmp_path if recipe.adapters else None
-        result = SimpleNamespace(id=recipe.id, recipe=recipe, path=path, pinned=False)
+        result = SimpleNamespace(id=recipe.id, recipe=recipe, path=path, pinned=False, number=1)
         result.replicas = [result]
         return result
 

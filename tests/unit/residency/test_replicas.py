@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from launch.recipe_store import StoredRecipes
 from registry.errors import NotFound, RoundhouseError
 from registry.recipes.definition import PoolSpec
 from runtime.gateway.files import add_replicas
+from runtime.gateway.launch.model_set import ModelSet
 from runtime.residency.replicas import goal_of
 from runtime.residency.states import ModelState as S
 from tenants.caller import ServiceClass as C
@@ -287,3 +289,37 @@ def test_a_changed_recipe_adds_and_removes_replicas() -> None:
         assert world.refused == []
 
     play(scene)
+
+
+def test_a_replica_that_leaves_when_it_is_needed_again_comes_back() -> None:
+    async def scene(world: Storm) -> None:
+        entry, state = world.manager.get("a"), Mock()
+        state.models.pins.return_value = {}
+        models = ModelSet(
+            (), Mock(), StoredRecipes((), ()), Mock(recipes=[]), world.manager, world.make_queue, Mock(), state,
+            Mock(), AsyncMock(),
+        )  # fmt: skip
+
+        def change(most: int) -> None:
+            replicas = entry.recipe.replicas.model_copy(update={"least": most, "most": most})
+            entry.recipe = entry.recipe.model_copy(update={"replicas": replicas})
+            models._counts(entry)
+
+        await ask(world, "a")
+        await asyncio.sleep(5)
+        assert ready(world) == {"a", "a#2"}
+        busy = asyncio.create_task(ask(world, "a", 4.0, count=4))
+        await asyncio.sleep(1)
+        for most in (1, 2, 1, 2, 3):
+            change(most)
+            await asyncio.sleep(0.1)
+        assert [one.number for one in entry.replicas] == [1, 2, 3]
+        await busy
+        await asyncio.sleep(5)
+        assert [(one.number, one.is_leaving) for one in entry.replicas] == [(1, False), (2, False), (3, False)]
+        assert {one.id for one in entry.replicas} <= world.manager.table.entries.keys()
+        assert world.manager.table.entries["a#2"] is entry.replicas[1]
+        assert ready(world) == {"a", "a#2", "a#3"}
+        assert world.refused == []
+
+    play(scene, budget=350, a={"least": 2})
