@@ -76,6 +76,8 @@ class RouterStore:
         """Whether other servers of a fleet share the routers, so that files of their additions are copied."""
         self.adds_from_files = True
         """False on a front, since other servers cannot copy files from it."""
+        self._in_files: dict[str, str] = {}
+        """Digests of the definitions in recipe files, by name."""
         self.faults: dict[str, str] = {}
         """Routers in files that could not be added, with the reason."""
 
@@ -190,7 +192,7 @@ class RouterStore:
     async def open(self, given: Iterable[RouterSpec]) -> None:
         """Read all routers, at startup and after recipe files were read again."""
         self._refresh()
-        self.faults = {}
+        self.faults, self._in_files = {}, {}
         for record in self._records.values():
             if self._is_missing(record.current):
                 continue
@@ -225,6 +227,7 @@ class RouterStore:
         """Add a version if the file's content is new. A rolled-back version stays rolled back."""
         models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
         content = RouterContent(spec, models)
+        self._in_files[spec.id] = content.digest
         record = self._records.get(spec.id)
         if record is None or all(version.digest != content.digest for version in record.versions):
             await self.add(content, FILE)
@@ -266,7 +269,10 @@ class RouterStore:
             key, register = RouterKey(name), self._state.routers.register
             is_new = await asyncio.to_thread(register, key, content.digest, content.size, source, alias)
             self._ready[content.digest] = router
-            await self._prune(key)
+            try:
+                await self._prune(key)
+            except RoundhouseError as error:  # the version is stored; the router's next one prunes again
+                log.warning("old versions of a router stay for now", extra={"cause": error.message})
             self._refresh()
         return RouterAddition(self.show(name), is_new)
 
@@ -275,6 +281,7 @@ class RouterStore:
         record, most = self._state.routers.get(key), self._bounds.router_versions
         from_files = [version for version in record.versions if version.source == FILE]
         kept = {version.digest for version in from_files[-1:]}  # or its file would add it again at the next start
+        kept.add(self._in_files.get(key.name, ""))
         aliased = set(record.aliases.values())
         if any(old.number not in aliased and old.digest not in kept for old in record.versions[:-most]):
             await asyncio.to_thread(self._state.routers.prune, key, most, kept)

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from registry.bounds import Bounds
-from registry.errors import Conflict
+from registry.errors import Conflict, Unavailable
 from registry.recipes.router import RouterSpec
+from registry.records import RouterRecord
 from registry.state.database import State
 from registry.state.versions import Rollback
 from routing.intents.model import to_bytes
@@ -107,6 +108,37 @@ async def test_old_versions_go_but_not_those_with_an_alias_or_from_a_file(tmp_pa
         await store.open([given])
         assert store.show("auto").version == "v7", "the file is not newer"
         assert (await store.change("auto", Rollback())).version == "v6"
+
+
+async def test_a_version_that_a_file_defines_again_stays(tmp_path: Path) -> None:
+    """Otherwise the next start would add it as the newest."""
+    with State(tmp_path / "state") as state:
+        store = FakeGateway(tmp_path, state=state, bounds=Bounds(router_versions=2)).routers
+        specs = [RouterSpec.model_validate(router(description=f"{number}")) for number in range(6)]
+        for spec in specs[:2]:
+            await store.put(spec)
+        await store.open([specs[0]])
+        for spec in specs[2:]:
+            await store.put(spec)
+        await store.open([specs[0]])
+        assert (store.show("auto").version, store.show("auto").definition["description"]) == ("v6", "5")
+
+
+async def test_a_router_is_changed_although_its_old_versions_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_args: object) -> RouterRecord:
+        raise Unavailable("The database is locked.")
+
+    with State(tmp_path / "state") as state:
+        store = FakeGateway(tmp_path, state=state, bounds=Bounds(router_versions=1)).routers
+        monkeypatch.setattr(state.routers, "prune", locked)
+        for number in range(4):
+            await store.put(RouterSpec.model_validate(router(description=f"{number}")))
+        assert store.show("auto").version == "v4"
+        monkeypatch.undo()
+        await store.put(RouterSpec.model_validate(router(description="last")))
+        assert [version.version for version in store.show("auto").versions] == ["v4", "v5"]
 
 
 async def test_a_name_that_a_model_gets_meanwhile_is_refused(
