@@ -64,7 +64,7 @@ def find(name: str) -> PulledModel:
         layers = _layers(folder, name)
         if "model" not in layers:
             raise RefusedError(f"{name} has no GGUF file in {folder}: add the original from a hub.")
-        given: dict[str, Any] = json.loads(layers["params"].read_bytes()) if "params" in layers else {}
+        given = _object(layers["params"]) if "params" in layers else {}
         system = layers["system"].read_text(encoding="utf-8").strip() if "system" in layers else ""
     except OSError as error:
         raise RefusedError(f"{error.filename} cannot be read: {error.strerror}. Set OLLAMA_MODELS to a copy.") from None
@@ -97,9 +97,20 @@ def _layers(folder: Path, name: str) -> dict[str, Path]:
     if "" in parts or ".." in parts or len(parts) != 3 or not manifest.is_file():
         known = ", ".join(_names(folder)) or "no models"
         raise RefusedError(f"Ollama has not pulled {name} to {folder}, which has {known}.", code="source_not_found")
-    layers = json.loads(manifest.read_bytes())["layers"]
+    layers = _object(manifest).get("layers") or ()  # null for a model that runs in Ollama's cloud
     blobs = folder / "blobs"
-    return {layer["mediaType"].removeprefix(KIND): blobs / layer["digest"].replace(":", "-") for layer in layers}
+    try:
+        return {layer["mediaType"].removeprefix(KIND): blobs / layer["digest"].replace(":", "-") for layer in layers}
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError("its manifest has no layers") from None
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises OSError, ValueError."""
+    value = json.loads(file.read_bytes())
+    if not isinstance(value, dict):
+        raise ValueError(f"{file.name} is no object")
+    return value
 
 
 def _parts(name: str) -> tuple[list[str], str]:

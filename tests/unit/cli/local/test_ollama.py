@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runtime.cli.failures import RefusedError
 from runtime.cli.local import ollama
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
@@ -72,6 +73,24 @@ def test_parameters_become_values_of_the_recipe_and_notes_say_what_stays_behind(
     notes = "\n".join(found.notes)
     for text in ("peft", "images", "example messages", '"Speak like a pirate."', '["<|end|>"]'):
         assert text in notes
+
+
+@pytest.mark.parametrize(
+    ("manifest", "params", "words"),
+    [
+        ('{"layers": null}', "{}", "has no GGUF file"),
+        ("[]", "{}", "is damaged at odd: latest is no object"),
+        ('{"layers": [{"digest": 5}]}', "{}", "is damaged at odd: its manifest has no layers"),
+        ("", "[]", "is damaged at odd: sha256-"),
+        ("", "{", "is damaged at odd: "),
+    ],
+)
+def test_odd_files_are_refused(store: Store, manifest: str, params: str, words: str) -> None:
+    store.pull(f"{LIBRARY}/odd/latest", model="GGUF", params=params)
+    if manifest:
+        (store.folder / "manifests" / LIBRARY / "odd" / "latest").write_text(manifest)
+    with pytest.raises(RefusedError, match=words):
+        ollama.find("odd")
 
 
 def test_it_is_linked_and_added_under_its_name(
