@@ -58,11 +58,6 @@ class Checker:
         """Ids of the running processes."""
         return [worker.pid for worker in self._all if worker.returncode is None]
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether every worker has a job."""
-        return self._free.empty()
-
     async def check(
         self,
         source: Path,

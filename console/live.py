@@ -187,10 +187,6 @@ class Live:
         self._poked, self._fresh = asyncio.Event(), asyncio.Event()
         self._closed = False
 
-    @property
-    def is_running(self) -> bool:
-        return self._sampler is not None
-
     def poke(self) -> None:
         """Schedule an update after a decision."""
         if self.viewers:

@@ -37,10 +37,6 @@ class LimitBlock:
         self.left += amount
         self._ends, self._used = now + seconds, now
 
-    def seconds_left(self, now: float) -> float:
-        """Return the seconds until the window ends."""
-        return max(0.0, self._ends - now)
-
     def missing(self, amount: int, now: float) -> int:
         """Return the part of `amount` that this block cannot cover."""
         self._turn(now)
@@ -51,13 +47,6 @@ class LimitBlock:
         self._turn(now)
         self.left -= amount
         self._used = now
-
-    def reserve(self, amount: int, now: float) -> bool:
-        """Use an amount. Returns False if the block has too little or its window has ended."""
-        if self.missing(amount, now):
-            return False
-        self.charge(amount, now)
-        return True
 
     def release(self, amount: int, window: int) -> None:
         """Return an unused reservation of a window. Negative amounts are used beyond the reservation."""

@@ -136,11 +136,6 @@ class VoiceDetector:
         self._frame = 0
         """Position of the first probability in frames, which is at the start of speech or in silence."""
 
-    @property
-    def pending_samples(self) -> int:
-        """Samples that wait for the next ones."""
-        return len(self._audio)
-
     def add(self, part: Samples, *, final: bool) -> list[tuple[int, Samples]]:
         """Add samples. Returns finished stretches in order, with the position of their first sample."""
         self._audio = np.concatenate([self._audio, part])

@@ -31,7 +31,7 @@ def detected(audio: Samples, cuts: Sequence[int] = (), window: int = WINDOW) -> 
         for start, part in voices.add(audio[begin:end], final=end == len(audio)):
             np.testing.assert_array_equal(part, audio[start : start + len(part)])
             stretches.append((start, start + len(part)))
-        assert voices.pending_samples <= window + 2 * GAP
+        assert len(voices._audio) <= window + 2 * GAP
         begin = end
     return stretches
 
@@ -102,7 +102,7 @@ def test_a_word_before_a_long_silence_is_returned_during_the_silence(talk: Sampl
     assert begin == start
     for _ in range(4):
         assert voices.add(after, final=False) == []
-        assert voices.pending_samples == RATE
+        assert len(voices._audio) == RATE
     assert voices.add(silence(0), final=True) == []
 
 

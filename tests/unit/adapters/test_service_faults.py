@@ -46,7 +46,7 @@ async def test_a_killed_checker_fails_only_one_registration(rig: Rig, folder: Pa
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     running = [asyncio.create_task(rig.add(f"tune{n}", folder, n)) for n in range(4)]
-    while sum(path.startswith("tmp-") for path in rig.on_disk()) < 4 or not rig.service.checker.is_busy:
+    while sum(path.startswith("tmp-") for path in rig.on_disk()) < 4 or not rig.service.checker._free.empty():
         await asyncio.sleep(0.01)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

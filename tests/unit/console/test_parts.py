@@ -88,7 +88,7 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
         assert [event(await anext(stream))["phase"] for stream in streams] == ["ready"] * 4
         for stream in streams:
             await stream.aclose()
-        assert (live.viewers, live.is_running) == (0, False)
+        assert (live.viewers, live._sampler) == (0, None)
         live.poke()
         assert looks == 2, "without viewers nothing is sampled"
 

@@ -30,12 +30,11 @@ def test_blocks_never_exceed_a_limit(capacity: int, reservation: int, nodes: int
 
 def test_a_block_can_be_used_until_its_window_ends() -> None:
     block = LimitBlock()
-    assert (block.missing(10, 0.0), block.reserve(10, 0.0)) == (10, False)
+    assert block.missing(10, 0.0) == 10
     block.add(10, 60, 30.0, 0.0)
     assert (block.missing(4, 0.0), block.missing(14, 0.0)) == (0, 4)
-    assert block.reserve(4, 0.0)
-    assert not block.reserve(7, 29.9)
-    assert (block.left, block.seconds_left(10.0), block.seconds_left(31.0)) == (6, 20.0, 0.0)
+    block.charge(4, 0.0)
+    assert (block.missing(7, 29.9), block.left) == (1, 6)
     assert block.missing(6, 30.0) == 6
     assert block.left == 0
 

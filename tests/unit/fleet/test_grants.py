@@ -200,16 +200,17 @@ def test_shares_of_requests_at_once_of_racing_and_dead_servers(url: str) -> None
 
 def test_a_block_is_used_and_given_back_and_ends() -> None:
     block = LimitBlock()
-    assert not block.reserve(1, 0.0)
+    assert block.missing(1, 0.0) == 1
     block.add(10, 60, 30.0, 100.0)
-    assert block.reserve(4, 101.0)
+    assert block.missing(4, 101.0) == 0
+    block.charge(4, 101.0)
     block.release(2, 60)
     block.release(5, 0)
     assert block.left == 8, "reservations of another window are not given back"
     assert block.idle(101.0 + IDLE_SECONDS / 2) == 0
     assert (block.idle(101.0 + IDLE_SECONDS), block.left) == (8, 0)
     block.add(10, 60, 30.0, 110.0)
-    assert not block.reserve(1, 140.0), "its window is over"
+    assert block.missing(1, 140.0) == 1, "its window is over"
     block.add(10, 120, 60.0, 140.0)
     block.add(5, 120, 60.0, 141.0)
     assert block.left == 15
@@ -221,7 +222,8 @@ def test_usage_beyond_a_block_is_made_up_for() -> None:
     block.charge(3, 0.0)
     assert block.missing(1, 0.0) == 4, "requests ran before there was a block"
     block.add(4, 60, 30.0, 0.0)
-    assert block.reserve(1, 1.0)
+    assert block.missing(1, 1.0) == 0
+    block.charge(1, 1.0)
     block.release(-5, 60)
     assert (block.left, block.missing(2, 2.0), block.idle(2.0 + IDLE_SECONDS)) == (-5, 7, 0)
     assert block.missing(2, 30.0) == 2, "another window"
