@@ -132,20 +132,6 @@ async def test_an_explicit_load_wakes_a_model(world: World) -> None:
         await asyncio.wait_for(world.manager.load(world.manager.entries["b"]), 200)
 
 
-async def test_an_idle_model_sleeps_and_ends_after_its_sleep_timeout(world: World) -> None:
-    entry = world.manager.entries["a"]
-    entry.recipe = recipe("a", idle_timeout=0.05)
-    await world.ask("a")
-    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=200))
-    await reached(world, "a", ModelState.ASLEEP)
-    asleep_at = entry.asleep_since
-    entry.recipe = recipe("a", idle_timeout=0.05, sleep_timeout=0.05)
-    await reached(world, "a", ModelState.ABSENT)
-    assert entry.clock() - asleep_at >= 0.05
-    watching.cancel()
-    assert world.witness.events == ["loaded a", "slept a", "evicted a"]
-
-
 async def test_a_recipe_can_forbid_or_force_sleep(world: World) -> None:
     world.manager.entries["a"].recipe = recipe("a", sleep="never")
     await world.ask("a")
