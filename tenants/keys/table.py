@@ -219,9 +219,7 @@ class KeyTable:
         """
         now = self._clock()
         with self._database.write_durably() as connection:
-            old = self._key(connection, id_)
-            if (state := old.state(now)) != "active":
-                raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
+            old = self._active_key(connection, id_, now)
             later = connection.execute(sa.select(KEYS.c.id).where(KEYS.c.replaces == id_)).scalars().first()
             if later is not None:
                 raise Conflict(f"The key {id_} was rotated already: rotate its successor {later}, or make a new one.")
@@ -272,9 +270,7 @@ class KeyTable:
         """Change the given fields. seconds: until it expires. Raises BadRequest, NotFound, Conflict."""
         now = self._clock()
         with self._database.write_durably() as connection:
-            old = self._key(connection, id_)
-            if (state := old.state(now)) != "active":
-                raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
+            old = self._active_key(connection, id_, now)
             request = KeyRequest(old.team, old.name, scopes or old.scopes, old.models, old.adapters, seconds)
             expires = old.expires if seconds is None else now + seconds
             values = {"scopes": sorted(request.scopes), "expires": expires}
@@ -309,6 +305,12 @@ class KeyTable:
         if row is None:
             raise NotFound(f"There is no key {quoted(id_)}; see `roundhouse keys list`.", code="key_not_found")
         return _key(row)
+
+    def _active_key(self, connection: sa.Connection, id_: str, now: float) -> Key:
+        key = self._key(connection, id_)
+        if (state := key.state(now)) != "active":
+            raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
+        return key
 
     # --- for the keyring --------------------------------------------------------------------------------------------
     def revision(self) -> int:
