@@ -149,8 +149,12 @@ class ModelEntry:
             setattr(self, name, getattr(other, name))
 
     def on_each(self, count: int) -> int:
-        """Return the share of `count` bytes on each of its devices; all hold the same amount."""
+        """Return the share of `count` bytes on each of the devices that its recipe needs; all hold the same amount."""
         return -(-count // self.recipe.parallel.devices)
+
+    def held_on_each(self, count: int) -> int:
+        """Return the same for the devices that hold it, which differ while it leaves them for a changed recipe."""
+        return -(-count // max(1, len(self.devices)))
 
     @property
     def tier(self) -> Tier:
@@ -261,7 +265,7 @@ class ModelEntry:
         return Resident(
             id=self.id,
             state=self.state,
-            bytes=self.on_each(max(self.bytes, self.claim)),
+            bytes=self.held_on_each(max(self.bytes, self.claim)),
             leases=self.leases,
             last_used=self.clock() if self.requested_since is not None else self.last_used,
             loaded_at=self.loaded_at,
@@ -270,7 +274,7 @@ class ModelEntry:
             load_seconds=self.load_seconds,
             pinned=self.pinned,
             host=self.host_claim,
-            asleep_bytes=None if asleep is None else self.on_each(asleep.device_bytes),
+            asleep_bytes=None if asleep is None else self.held_on_each(asleep.device_bytes),
             asleep_host=0 if asleep is None else asleep.host_bytes,
             wake_seconds=self.wake_seconds,
             sleep_seconds=self.sleep_seconds,

@@ -112,7 +112,9 @@ class Table:
     def used_bytes(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
         """Return the bytes that models hold now on one device or on all."""
         holders = self._holders(besides)
-        return sum(e.bytes if device is None else e.on_each(e.bytes) for e in holders if device in (None, *e.devices))
+        if device is None:
+            return sum(e.bytes for e in holders)
+        return sum(e.held_on_each(e.bytes) for e in holders if device in e.devices)
 
     def used_host_bytes(self, besides: ModelEntry | None = None) -> int:
         """Return the bytes that models hold in host memory in addition to the devices."""

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import DoesNotFit
+from registry.recipes.definition import Parallel
 from runtime.config.budgets import DeviceBudget
 from runtime.config.device import Device, HostMemory, detect
 from runtime.residency.policy import Need, Resident, Snapshot, plan
 from runtime.residency.states import ModelState
+from runtime.residency.updates import RecipeExchange, RecipeExchanger
 from runtime.slots.link import Cause
 from tests.unit.residency.scripted import World, in_use
 from tests.unit.residency.test_policy import NOW, resident
@@ -177,6 +179,25 @@ async def test_an_engine_that_cannot_be_ended_on_a_lost_device_delays_no_heartbe
         async with asyncio.timeout(5):
             await world.manager.watcher.look_at_devices()
     await world.manager.close()
+    await world.pool.close()
+
+
+async def test_a_model_counts_on_its_devices_until_it_leaves_them_for_a_recipe_with_more(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab", budget=200, parts=2)
+    manager = world.manager
+    manager.exchanger = RecipeExchanger(manager.table, manager.drainer, patience=0.0)
+    entry = manager.get("a")
+    async with in_use(world, "a"):
+        spread = entry.recipe.model_copy(update={"version": 2, "parallel": Parallel(tensor=2)})
+        manager.exchanger.start(entry, RecipeExchange(spread, lambda _: None))
+        async with asyncio.timeout(200):
+            while entry.state is not ModelState.DRAINING:
+                await manager.table.change()
+        (device,) = entry.devices
+        assert manager.table.used_bytes(device=device) == 100
+        resident = next(one for one in manager.table.snapshot().residents if one.id == "a")
+        assert resident.bytes == 100
+    await manager.close()
     await world.pool.close()
 
 
