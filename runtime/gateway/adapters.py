@@ -188,6 +188,7 @@ class Adapters:
 
         def accept(checked: CheckedAdapter) -> None:
             nonlocal warnings
+            self._names.check_adapter(key)  # again: its files may have taken minutes to arrive
             self._check_owner(checked, source, where.id, team)
             warnings = self._storage.admit(key, self._service.list, checked.digest, checked.bytes)
 

@@ -1,6 +1,6 @@
 """Names over HTTP: names that adapters and aliases may not have, and conflicts with later recipes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +89,21 @@ async def test_names_of_models_are_refused_before_anything_is_read(
     assert error(await client.post(f"/v1/adapters{query}", content=cut, headers=HEADERS)) == fault
     assert gateway.service.checked == []
     assert gateway.state.adapters.all() == ()
+
+
+async def test_a_name_that_is_taken_while_its_adapter_is_checked_is_refused(
+    client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A download may take minutes."""
+
+    async def register(*_: Any, accept: Callable[[CheckedAdapter], None], **__: Any) -> None:
+        assert (await client.put("/v1/models/plain/aliases/fine")).status_code == 200
+        accept(CheckedAdapter(digest(1), 8, 100))
+        raise AssertionError("it is stored")
+
+    monkeypatch.setattr(gateway.service, "register", register)
+    body = {"name": "fine", "base": "small", "source": {"hub": "a/b", "revision": "0" * 40}}
+    assert error(await client.post("/v1/adapters", json=body)) == (409, "name_in_use", "name")
 
 
 @pytest.mark.parametrize(("name", "base", "fault"), REFUSED)
