@@ -15,7 +15,7 @@ TUNABLE = (
     "json_values", "messages", "image_pixels", "answers", "tools", "grammar_bytes", "choices", "properties",
     "enum_entries", "compile_seconds", "grammar_cache", "upload_seconds", "inputs", "documents", "unpacked_bytes",
     "adapter_bytes", "adapter_check_seconds", "adapter_download_seconds", "adapter_versions", "combine_seconds",
-    "router_versions", "routers_bytes", "responses_bytes", "viewers",
+    "recipe_versions", "router_versions", "routers_bytes", "responses_bytes", "viewers",
 )  # fmt: skip
 """Bounds that have an option of their own."""
 UNSCALED = ("nesting", "sample_rate_least")
@@ -261,6 +261,12 @@ class Bounds(BaseModel):
         "seconds to combine or merge adapters",
         "503 `compose_timeout`",
         "each layer of a large model is factorised",
+    )
+    recipe_versions: int = _bound(
+        100,
+        "versions of a model's recipe that were made by requests",
+        "the oldest whose model is neither in memory nor pinned are removed",
+        "each is a model in the list of models; an edit with 400 takes a second, and so does each start",
     )
     router_versions: int = _bound(
         100,

@@ -248,7 +248,15 @@ class _Rooms:
             merged=MergedModels(settings.data_dir / MERGED, self.model_set, residency),
             additions=Additions(self.model_set, names, residency, self.device, trusted, self.checker),
             editor=Editor(
-                self.model_set, names, residency, self.state, self.adapters, self.files, self.device, trusted
+                self.model_set,
+                names,
+                residency,
+                self.state,
+                self.adapters,
+                self.files,
+                self.device,
+                trusted,
+                settings.bounds.recipe_versions,
             ),
             reloader=self.reloader,
             overview=overview,

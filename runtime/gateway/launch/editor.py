@@ -11,6 +11,7 @@ from launch.proposal.draft import DraftValue, put, recipe_of
 from launch.recipe_store import changed, checked_text, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.base.wording import quoted
+from registry.bounds import USUAL
 from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import HubSource
@@ -22,6 +23,7 @@ from runtime.gateway.launch.model_set import ModelSet, wait_for_all
 from runtime.gateway.launch.views import ModelEditedView, ModelRemovedView
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.states import ModelState
 
 FIXED_KEYS = frozenset({"id", "version", "task", "source"})
 """Keys that cannot be edited, since they would make it another model. A hub's revision may change."""
@@ -38,8 +40,9 @@ class Editor:
         files: ModelFiles,
         device: Device,
         trusted: bool = False,
+        most_versions: int = USUAL.recipe_versions,
     ) -> None:
-        self._trusted = trusted
+        self._trusted, self._most_versions = trusted, most_versions
         self._model_set, self._names, self._residency = model_set, names, residency
         self._state, self._adapters, self._files, self._device = state, adapters, files, device
 
@@ -84,9 +87,28 @@ class Editor:
         if self._recipe(name) != before:  # the operator's files were reloaded meanwhile and take precedence
             return await self._edit(name, changes)
         await asyncio.to_thread(self._model_set.shelf.write, recipe, text)
+        old = self._old_versions(recipe)
+        if old:
+            await asyncio.to_thread(self._model_set.shelf.remove, recipe.id, old)
         await self._model_set.reload()
+        for version in old:
+            await asyncio.to_thread(self._forget, f"{recipe.id}@{version}")
         waits = self._residency.exchanger.waiting(recipe.id) is not None
         return ModelEditedView(id=recipe.id, version=recipe.version, before=before.version, changed=keys, waits=waits)
+
+    def _old_versions(self, newest: Recipe) -> list[int]:
+        """The versions on the shelf beyond the bound whose models nobody uses."""
+        versions = sorted(version for id_, version in self._model_set.shelf_versions() if id_ == newest.id)
+        old = [*versions, newest.version][: -self._most_versions]
+        return [version for version in old if not self._is_used(f"{newest.id}@{version}")]
+
+    def _is_used(self, model: str) -> bool:
+        """Whether a model is pinned, in memory, or about to be."""
+        entry = self._residency.entries.get(model)
+        return entry is not None and any(
+            replica.pinned or replica.state not in (ModelState.ABSENT, ModelState.FAILED) or replica.queue.waiting
+            for replica in entry.replicas
+        )
 
     async def _check(self, recipe: Recipe) -> None:
         path = self._residency.get(recipe.id).path

@@ -17,6 +17,7 @@ from runtime.gateway.files import FilesInUse, ModelFiles
 from runtime.http.admin.bodies import AddModelBody, source_text
 from runtime.residency.entry import ModelEntry
 from runtime.residency.measurements import load_key
+from runtime.residency.states import ModelState
 from runtime.residency.updates import RecipeExchange
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest
@@ -48,6 +49,33 @@ async def test_two_simultaneous_edits_are_two_versions(client: httpx.AsyncClient
     assert sorted(answer.json()["version"] for answer in answers) == [2, 3]
     recipe = gateway.names.catalog.resolve("chat").recipe
     assert (recipe.version, recipe.queue.max_waiting, recipe.batching.max_requests) == (3, 7, 3)
+
+
+async def test_old_versions_go_unless_they_are_in_memory_or_pinned(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    gateway.gateway.services.editor._most_versions = 2
+    for number in range(2, 8):
+        edited = await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": number}})
+        assert edited.status_code == 200, edited.text
+        if number == 3:
+            gateway.entries["chat@2"].state = ModelState.READY
+        if number == 4:
+            gateway.entries["chat@3"].pinned = True
+            gateway.state.models.set_pin("chat@3", True)
+    assert {id_ for id_ in gateway.entries if id_.startswith("chat")} == {
+        "chat",
+        "chat@1",
+        "chat@2",
+        "chat@3",
+        "chat@6",
+    }
+    assert gateway.names.catalog.resolve("chat").recipe.version == 7
+    assert (await client.get("/v1/models/chat@4")).status_code == 404
+    gateway.entries["chat@3"].pinned = False
+    await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": 9}})
+    assert "chat@3" not in gateway.entries
+    assert "chat@3" not in gateway.state.models.pins()
 
 
 async def test_an_alias_from_files_does_not_prevent_an_edit(
