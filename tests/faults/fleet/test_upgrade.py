@@ -73,7 +73,7 @@ def make_later(tree: Path) -> None:
         (versions / f"{int(own) + 1:04}_later.py").write_text(text)
     for name, before, added in (
         ("fleet/reports.py", "    draining: bool = False\n", '    colour: str = "green"\n'),
-        ("runtime/gateway/peers/hop.py", '    adapter: Text = ""\n', '    colour: Text = ""\n'),
+        ("runtime/gateway/peers/hop.py", '    adapter: Printable = ""\n', '    colour: Text = ""\n'),
         ("runtime/gateway/peers/hop.py", "            id=context.id,\n", '            colour="green",\n'),
     ):
         text = (tree / name).read_text()
