@@ -34,8 +34,9 @@ Rules, with the same numbers in the code:
     or away, and brings the adapter in.
 11. A request above the class batch never waits for a batch line to end. If it lacks only a free turn, or if its adapter
     waits for a closing place, `revoke` names lines of class batch: those in that place, and one for each such request,
-    newest first because these have done the least. The turn or place is free once the line has ended, so to the other
-    rules it just ended early. Does not apply while `can_revoke` is false. Lines earn no floor (rule 9).
+    newest first because these have done the least, but none in a turn that is reserved for its pool. The turn or place
+    is free once the line has ended, so to the other rules it just ended early. Does not apply while `can_revoke` is
+    false. Lines earn no floor (rule 9).
 
 Bound on the wait, for requests of one key, which rank by arrival: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W is
 max_overtake, R max_requests, S and P the longest staging and placing (with its probe), D the longest run including the
@@ -435,13 +436,15 @@ class Placement:
             return []
         closing = {digest for digest, one in self._device.closing.items() if one is not ServiceClass.BATCH}
         result = [line.id for line in lines if line.digest in closing]
-        ready = [None, *self._device.open()]
-        waiting = self._waiting.count_above_batch(ready, self._running.full(self.max_requests))
-        others = (line.id for line in lines if line.digest not in closing)
-        result += islice(others, max(0, waiting - self._running.revoked - len(result)))
         for request in result:
             self._running.revoke(request)
-        return result
+        ready = [None, *self._device.open()]
+        waiting = self._waiting.count_above_batch(ready, self._running.full(self.max_requests))
+        others = self._running.unreserved(line for line in lines if line.digest not in closing)
+        chosen = list(islice(others, max(0, waiting - self._running.revoked)))
+        for request in chosen:
+            self._running.revoke(request)
+        return result + chosen
 
     # --- queries -------------------------------------------------------------------------------------------------
     def _is_in_use(self, digest: str) -> bool:

@@ -404,6 +404,17 @@ class RunningRequests:
             return []
         return [run.request for run in reversed(self._runs.values()) if run.is_revocable]
 
+    def unreserved(self, requests: Iterable[WaitingRequest]) -> Iterator[str]:
+        """Iterate over the ids of those running requests whose turns are not reserved for their pool."""
+        beyond = Counter[str]()
+        for run in self._runs.values():
+            beyond[run.request.claim.pool] += not run.is_revoked
+        for request in requests:
+            pool = request.claim.pool
+            if beyond[pool] > self.pools.reserved(pool):
+                beyond[pool] -= 1
+                yield request.id
+
     def revoke(self, request_id: str) -> None:
         """Mark a request whose call is being ended."""
         self._runs[request_id].is_revoked = True

@@ -3,7 +3,7 @@
 import heapq
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -45,6 +45,19 @@ def test_the_newest_lines_are_revoked_one_per_request() -> None:
     plan = policy.decide(2.0)
     assert (plan.start, plan.revoke) == (("a",), ())
     assert (policy.people_running, policy.people_waiting) == (1, 2)
+
+
+def test_no_line_is_revoked_in_a_turn_that_others_may_not_use() -> None:
+    policy = Placement(0, 0, 3, pools={"long": Pool(), "lines": Pool(reserved=1)})
+    add(policy, "long", claim=replace(PERSON, pool="long"))
+    add(policy, "line1", "line2", claim=replace(LINE, pool="lines"))
+    assert policy.decide(1.0).start == ("long", "line1", "line2")
+    add(policy, "short")
+    assert policy.decide(1.0).revoke == ("line2",)
+    policy.finish("line2", 2.0, 0.0)
+    assert policy.decide(2.0).start == ("short",)
+    add(policy, "another")
+    assert policy.decide(2.0).revoke == (), "it could not start in that turn"
 
 
 def test_spare_places_are_used_before_lines_are_revoked() -> None:
