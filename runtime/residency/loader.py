@@ -56,6 +56,7 @@ class Loader:
         """Carry out a plan: dismiss the victims at once, do the rest in a task."""
         log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
         entry.room_at = entry.clock() + plan.expected_seconds - entry.return_seconds
+        self._stopped.discard(entry.id)  # from an unload at the end of a download
         entry.to(S.LOADING)
         entry.progress = Progress(phase="queued", fraction=0.0)
         wakes = plan.verdict == "wake"

@@ -225,6 +225,30 @@ async def test_a_load_that_is_stopped_once_its_engine_is_ready_is_not_served(wor
     assert "loaded a" not in world.witness.events
 
 
+async def test_an_unload_at_the_end_of_a_download_stops_no_later_load(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The files are there, and adapters are still being registered."""
+    entry, here, registered = world.manager.get("a"), asyncio.Event(), asyncio.Event()
+    path, entry.path = entry.path, None
+
+    async def fetch(entry: ModelEntry, reported: object) -> None:
+        entry.path = path
+        here.set()
+        await registered.wait()
+
+    world.manager.fetcher.fetch = fetch
+    world.manager.begin_fetch(entry)
+    await here.wait()
+    unloading = asyncio.create_task(world.manager.unload(entry))
+    await asyncio.sleep(0)
+    registered.set()
+    await asyncio.wait_for(unloading, 200)
+    with caplog.at_level("INFO"):
+        assert await world.ask("a")
+    assert [record.message for record in caplog.records].count("plan") == 1
+
+
 async def test_a_load_stopped_before_it_has_a_slot_takes_none(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
