@@ -185,6 +185,9 @@ class ResidencyManager:
             if entry.requested_since is None:  # the load was given up, perhaps immediately
                 if entry.state is S.FAILED and entry.failure is not None:
                     raise entry.failure.cause
+                if entry.state is S.FAILED:  # with the recipe before this one
+                    self.request_load(entry)
+                    continue
                 if entry.state is S.ASLEEP:
                     raise DoesNotFit(self.plan(entry).why)
                 if entry.state is S.ABSENT:

@@ -19,6 +19,7 @@ from runtime.residency.states import ModelState
 from runtime.residency.updates import RecipeExchange, RecipeExchanger
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
+from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use, recipe
 
 S = ModelState
@@ -139,6 +140,28 @@ async def test_an_engine_that_drains_for_a_new_recipe_answers_with_its_own_revis
         assert (lease.revision, entry.revision) == ("r", "new")
     await world.ask("a")
     assert lease.revision == "new"
+
+
+async def test_a_load_by_hand_that_fails_as_the_recipe_changes_loads_the_new_one(world: World) -> None:
+    entry, broken = world.manager.get("a"), FakeEngine(load_error=EngineFailed("no"))
+    broken.load_gate.clear()
+    made = iter([broken, FakeEngine()])
+    world.pool.make = lambda: next(made)
+    world.manager.request_load(entry)
+    await settled(world, "a", S.LOADING)
+    counted = exchange(world, "a")
+    await asyncio.sleep(0)  # the change waits first
+    loads = asyncio.create_task(world.manager.load(entry))
+    await asyncio.sleep(0)
+    broken.load_gate.set()
+    async with asyncio.timeout(200):
+        while not counted:
+            await asyncio.sleep(0.001)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert entry.state is not S.FAILED
+        await loads
+    assert (entry.state, entry.recipe.version) == (S.READY, 2)
 
 
 async def test_files_that_changed_while_a_model_was_away_are_another_revision(world: World, tmp_path: Path) -> None:
