@@ -28,6 +28,8 @@ PROMPT_FIELDS = (
     "system", "instructions", "messages", "prompt", "input", "inputs", "query", "documents", "texts", "content",
          "text")  # fmt: skip
 ANSWER_FIELDS = ("choices", "message", "delta", "output", "content", "token", "generated_text", "response", "text")
+DELTAS = ("response.output_text.delta", "transcript.text.delta")
+"""OpenAI's events with a piece of an answer's text."""
 
 
 class Transcript:
@@ -138,9 +140,9 @@ def _decoded(data: bytes) -> Any:
 
 
 def _of_event(event: Any) -> Iterator[str]:
-    """Return the texts of a streamed event. OpenAI's Responses API repeats the whole text at the end."""
+    """Return the texts of a streamed event. OpenAI's Responses and transcripts repeat the whole text at the end."""
     kind = event.get("type") if isinstance(event, Mapping) else None
-    if isinstance(kind, str) and kind.startswith("response.") and kind != "response.output_text.delta":
+    if isinstance(kind, str) and kind.startswith(("response.", "transcript.")) and kind not in DELTAS:
         return iter(())
     return _texts_below(event, ANSWER_FIELDS)
 
