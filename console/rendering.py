@@ -112,10 +112,11 @@ def seconds(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """Format money: 0.0123, 12.30. Small sums have up to six decimals, like the database."""
+    """Format money: 0.0123, 5.00, 12.30. Small sums have up to six decimals, like the database, and at least two."""
     if value is None:
         return "-"
-    return f"{value:,.2f}" if value >= 10 or value == 0 else f"{value:.6f}".rstrip("0")
+    whole, _, decimals = f"{value:,.{2 if value >= 10 else 6}f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0'):0<2}"
 
 
 def moment(value: float) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from console.history import RequestRoute, RequestRow
-from console.rendering import VENDORED, files, templates
+from console.rendering import VENDORED, files, money, templates
 from console.web import pages
 from registry.errors import EngineFailed
 from registry.state.database import State
@@ -305,3 +305,14 @@ def test_only_the_tokens_name_colours() -> None:
     below = text.split("* { box-sizing", 1)[1]
     assert re.findall(r"#[0-9a-f]{3,6}\b", below) == ["#fff"], "only in the stripes of loading models"
     assert len(gzip.compress(text.encode())) < 8 * 1024
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (0, "0.00"), (0.0123, "0.0123"), (0.5, "0.50"), (1.0, "1.00"), (5.25, "5.25"), (12.3, "12.30"),
+        (1234.5, "1,234.50"), (0.0000001, "0.00"), (9.9999999, "10.00"), (-3.0, "-3.00"),
+    ],
+)  # fmt: skip
+def test_money_has_two_to_six_decimals(value: float | None, text: str) -> None:
+    assert money(value) == text
