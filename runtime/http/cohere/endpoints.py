@@ -258,7 +258,7 @@ def _messages(messages: Sequence[CohereMessage]) -> Iterator[Json]:
                 raise BadRequest(f"'{where}' is missing: send the id of the call whose result this is.", param=where)
             converted["tool_call_id"] = message.tool_call_id
         elif message.role == "assistant":
-            converted["content"] = converted["content"] or message.tool_plan
+            converted["content"] = converted["content"] or message.tool_plan or converted["content"]
             if thoughts := "".join(part.thinking or "" for part in parts if part.type == "thinking"):
                 converted["reasoning"] = thoughts
             if message.tool_calls:

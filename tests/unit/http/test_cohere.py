@@ -119,6 +119,8 @@ async def test_messages_are_translated_for_vllm(gateway: FakeGateway) -> None:
         {"role": "assistant", "content": thought, "citations": []},
         {"role": "assistant", "tool_plan": "I will turn it.", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": [document, {"type": "text", "text": "done"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "cut"}, {"type": "text", "text": ""}]},
+        {"role": "assistant", "content": ""},
     ]
     assert (await post(gateway, "/v2/chat", {**REQUEST, "messages": messages})).status_code == 200
     assert sent(gateway)["messages"] == [
@@ -127,6 +129,8 @@ async def test_messages_are_translated_for_vllm(gateway: FakeGateway) -> None:
         {"role": "assistant", "content": "so", "reasoning": "hm"},
         {"role": "assistant", "content": "I will turn it.", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": '{"degrees":21}done'},
+        {"role": "assistant", "content": "", "reasoning": "cut"},
+        {"role": "assistant", "content": ""},
     ]
 
 
