@@ -119,8 +119,8 @@ def translated(body: Mapping[str, Any]) -> ChatTranslation:
     request: Json = {"messages": turns.messages, **present(body, *PASSED_ON)}
     if body.get("max_output_tokens") is not None:
         request["max_completion_tokens"] = body["max_output_tokens"]
-    if body.get("tools"):
-        request["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
+    if body.get("tools") is not None and (tools := objects(body["tools"], "tools")):
+        request["tools"] = [_tool(tool, where) for where, tool in tools]
     if body.get("tool_choice") is not None:
         request["tool_choice"] = _tool_choice(body["tool_choice"])
     if body.get("text") is not None:

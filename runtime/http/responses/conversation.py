@@ -11,6 +11,7 @@ import msgspec
 from registry.base.json import NOT_JSON
 from registry.base.wording import quoted
 from registry.errors import BadRequest
+from routing.providers.translation.reading import objects
 from routing.providers.translation.response_answers import echoed
 from runtime.http.bodies import parse_object
 from tenants.responses.rows import StoredResponse
@@ -49,6 +50,8 @@ class StoreRequest(msgspec.Struct):
                 param="stream",
                 code="unsupported_value",
             )
+        if background and fields.get("tools") is not None:
+            objects(fields["tools"], "tools")  # its first answer repeats them, before the engine checks them
         return cls(fields, store, previous, background)
 
     def references(self) -> list[str]:

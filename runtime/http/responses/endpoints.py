@@ -82,7 +82,7 @@ async def cancel_response(gateway: CurrentGateway, context: CurrentContext, resp
     """
     store = gateway.services.responses
     row = await store.get(context.caller.team, response_id)
-    if msgspec.json.decode(row.answer)["background"] is not True:
+    if msgspec.json.decode(row.answer).get("background") is not True:  # some providers' answers lack it
         raise BadRequest(
             f"The response {response_id} was not made in the background: close its connection to stop one.",
             param="response_id",

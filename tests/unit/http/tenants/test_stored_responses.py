@@ -212,6 +212,8 @@ async def test_input_items_are_listed_in_pages(rig: Rig) -> None:
         ({"previous_response_id": 7}, "previous_response_id"),
         ({"background": True, "store": False}, "store"),
         ({"background": True, "stream": True}, "stream"),
+        ({"background": True, "tools": 5}, "tools"),
+        ({"background": True, "tools": ["search"]}, "tools[0]"),
         ({"background": True, "input": ["hello"]}, "input"),
         ({"background": True, "input": [None, 5]}, "input"),
     ],
@@ -220,6 +222,18 @@ async def test_invalid_requests_are_refused(rig: Rig, body: dict[str, Any], para
     answer = await rig.respond(**body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert rig.gateway.links["chat"].requests == []
+
+
+@pytest.mark.parametrize("answer", [{}, {"background": False}], ids=str)
+async def test_a_response_that_was_not_made_in_the_background_cannot_be_cancelled(
+    rig: Rig, answer: dict[str, Any]
+) -> None:
+    plain = {name: value for name, value in engine_answer("hi").items() if name != "background"}
+    start = ResponseStart(status=200, content_type="application/json")
+    rig.gateway.links["chat"].script = lambda _: [start, Chunk(data=json.dumps({**plain, **answer}).encode()), END]
+    id_ = (await rig.respond()).json()["id"]
+    refused = await rig.get(id_, "/cancel", method="POST")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_id")
 
 
 async def test_errors_are_passed_on_and_not_stored(rig: Rig) -> None:

@@ -285,3 +285,11 @@ def test_arguments_with_too_many_values_are_refused_before_they_are_parsed() -> 
     for calls, numbers in ((1, 5000), (5, 1000)):
         with pytest.raises(TooLarge):
             chat(requested(calls, numbers))
+
+
+@pytest.mark.parametrize("tools", [False, 0, "", {}], ids=repr)
+def test_tools_of_responses_are_a_list_even_if_empty(tools: object) -> None:
+    """The answer repeats them, which is too late to refuse anything."""
+    with pytest.raises(BadRequest, match="'tools' must be a list"):
+        from_responses.translated({"input": "hello", "tools": tools})
+    assert "tools" not in from_responses.translated({"input": "hello", "tools": []}).body
