@@ -42,10 +42,20 @@ class FileTable:
         return find(self._database, query, _file)
 
     def list(
-        self, team: str, *, purpose: str | None = None, after: str | None = None, limit: int = 100, newest: bool = True
+        self,
+        team: str,
+        *,
+        purpose: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        newest: bool = True,
+        now: float = 0.0,
     ) -> Sequence[FileRecord] | None:
-        """Return files in order of creation, or None if `after` is unknown. after: last id of the previous page."""
-        where = [FILES.c.team == team, FILES.c.deleted.is_(None)]
+        """Return files in order of creation, or None if `after` is unknown. after: last id of the previous page.
+
+        now: leave out files that expired by then. Those that a batch reads stay stored.
+        """
+        where = [FILES.c.team == team, FILES.c.deleted.is_(None), FILES.c.expires.is_(None) | (FILES.c.expires > now)]
         if purpose is not None:
             where.append(FILES.c.purpose == purpose)
         return page(self._database, FILES, _file, where, team, after, limit, newest=newest)

@@ -209,7 +209,9 @@ class StoredFiles:
     ) -> tuple[Sequence[FileRecord], bool]:
         """Return a page, and whether more follow. Raises BadRequest for an unknown `after`, Unavailable, QueueFull."""
         return await self._store.page(
-            lambda tables, most: tables.files.list(team, purpose=purpose, after=after, limit=most, newest=newest),
+            lambda tables, most: tables.files.list(
+                team, purpose=purpose, after=after, limit=most, newest=newest, now=time.time()
+            ),
             after,
             limit,
             team,
