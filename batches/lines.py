@@ -192,10 +192,11 @@ class LineTable:
         return len(numbers)
 
     def failures(self, batch: str) -> dict[str, int]:
-        """Return the number of failed lines by error code."""
+        """Return the number of failed lines by error code, including those without a status."""
+        failed = LINES.c.status.is_(None) | (LINES.c.status >= 400)
         query = (
             sa.select(LINES.c.code, sa.func.count())
-            .where(LINES.c.batch == batch, LINES.c.state == LineState.ENDED.value, LINES.c.status >= 400)
+            .where(LINES.c.batch == batch, LINES.c.state == LineState.ENDED.value, failed)
             .group_by(LINES.c.code)
         )
         with self._database.read() as connection:

@@ -113,8 +113,8 @@ class BatchService:
         if batch.state is not BatchState.IN_PROGRESS:
             return batch
         if self._is_unwritten():
-            return replace(batch, waits=UNWRITTEN)
-        return replace(batch, waits=FULL) if self._reserve.is_short else batch
+            return replace(batch, waits=UNWRITTEN, waits_until=None)
+        return replace(batch, waits=FULL, waits_until=None) if self._reserve.is_short else batch
 
     async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
         """Return the number of failed lines by code. Raises Unavailable, QueueFull."""

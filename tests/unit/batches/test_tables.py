@@ -90,6 +90,19 @@ def test_files_are_paged_in_both_orders(tables: BatchTables) -> None:
     assert ids(after="file-9") is None
 
 
+def test_an_expired_file_that_a_batch_reads_is_not_listed(tables: BatchTables, start: Start) -> None:
+    start()
+    tables.files.create(replace(FILE, id="file-2", expires=50.0))
+    tables.batches.create(replace(BATCH, id="batch_2", input_file="file-2"))
+    assert tables.files.unused(60.0) == []
+
+    def ids(now: float) -> list[str]:
+        return [file.id for file in tables.files.list("search", now=now) or ()]
+
+    assert ids(49.0) == ["file-2", FILE.id]
+    assert ids(50.0) == [FILE.id]
+
+
 def test_a_file_cannot_be_deleted_while_a_batch_reads_it(tables: BatchTables, start: Start) -> None:
     start("m")
     tables.files.delete("file-1", "search", 12.0)
@@ -186,6 +199,7 @@ def test_answers_beyond_the_bound_are_not_stored(
     first, second = tables.lines.results(BATCH.id)
     assert (first.status, first.result) == (200, DONE.body)
     assert (second.status, second.code, second.result) == (None, "output_too_large", b"")
+    assert tables.lines.failures(BATCH.id) == {"output_too_large": 1}
     assert state(tables) == (BatchState.COMPLETED, LineCounts(2, 1, 1))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import openai
@@ -57,7 +58,9 @@ async def test_a_batch_says_that_its_database_cannot_be_written(
     monkeypatch.setattr(served.batches, "_is_unwritten", lambda: True)
     await served.client.batches.retrieve(made.id)
     assert "accepts no rows now" in served.raw[-1]["roundhouse"]["waits"]
-    assert [one.waits for one in await served.batches.recent(None, 5)] == [service.UNWRITTEN]
+    until = time.time() + 60
+    await served.batches.store.write(lambda tables: tables.batches.wait([made.id], "The budget is spent.", until))
+    assert [(one.waits, one.waits_until) for one in await served.batches.recent(None, 5)] == [(service.UNWRITTEN, None)]
     await served.client.batches.list()
     assert "accepts no rows now" in served.raw[-1]["data"][0]["roundhouse"]["waits"]
     monkeypatch.setattr(served.batches, "_is_unwritten", lambda: False)
