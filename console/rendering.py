@@ -131,7 +131,11 @@ def instant(value: float) -> str:
 
 
 def ago(moment: float | None) -> str:
-    return "never" if not moment else humanize.naturaltime(time.time() - moment)
+    """Format a time relative to now: 3 minutes ago, or 3 minutes from now, as for deadlines and forecasts."""
+    if not moment:
+        return "never"
+    passed = time.time() - moment
+    return humanize.naturaltime(abs(passed), future=passed < 0)
 
 
 def count(value: float) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from console.history import RequestRoute, RequestRow
-from console.rendering import VENDORED, files, money, templates
+from console.rendering import VENDORED, ago, files, money, templates
 from console.web import pages
 from registry.errors import EngineFailed
 from registry.state.database import State
@@ -316,3 +316,10 @@ def test_only_the_tokens_name_colours() -> None:
 )  # fmt: skip
 def test_money_has_two_to_six_decimals(value: float | None, text: str) -> None:
     assert money(value) == text
+
+
+def test_times_to_come_are_not_in_the_past() -> None:
+    now = time.time()
+    assert ago(now - 3 * 86_400) == "3 days ago"
+    assert ago(now + 3.5 * 86_400) == "3 days from now"
+    assert ago(0.0) == "never"
