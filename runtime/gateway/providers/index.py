@@ -55,7 +55,7 @@ class ProviderIndex:
         self._aliases = {alias: entry for entry in entries for alias in entry.model.aliases}
         self._names.provider_names = frozenset((*self._entries, *self._aliases))
         for upstream in previous_upstreams.values():
-            if upstream not in self.upstreams.values() and upstream.is_open:
+            if upstream not in self.upstreams.values() and (upstream.is_open or upstream.running):
                 task = asyncio.get_running_loop().create_task(upstream.close_when_idle())
                 self._leaving.add(task)
                 task.add_done_callback(self._leaving.discard)

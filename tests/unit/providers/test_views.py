@@ -115,3 +115,16 @@ async def test_a_removed_provider_is_closed_with_the_server(tmp_path: Path) -> N
         await rig.gateway.providers.close()
         assert before.connection._session.closed
         assert (await requested).status_code == 502
+
+
+async def test_a_replaced_provider_whose_first_request_has_yet_to_connect_is_closed_after_it(tmp_path: Path) -> None:
+    async with rigged(tmp_path, script) as rig:
+        index = rig.gateway.providers
+        before = index.upstreams["there"]
+        before.enter(first=True)
+        index.serve([])
+        connection = await before.connect()
+        before.leave()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert connection._session.closed
