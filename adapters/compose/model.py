@@ -59,7 +59,12 @@ async def merge_model(
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         await compose(Merge(base=base, adapter=adapter, out=temporary, trust_remote_code=trusted), tell=tell)
-        return await asyncio.to_thread(_publish, temporary, out)
+        publishing = asyncio.ensure_future(asyncio.to_thread(_publish, temporary, out))
+        try:
+            return await asyncio.shield(publishing)
+        except asyncio.CancelledError:  # its thread goes on, and nothing may be deleted under it
+            await asyncio.wait({publishing})
+            raise
     finally:  # in a thread, since a hundred gigabytes take seconds
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True))
 

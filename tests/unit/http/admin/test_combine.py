@@ -23,6 +23,7 @@ from runtime.gateway import combine
 from runtime.gateway.combine import Combination
 from tenants.caller import Caller, Scope
 from tenants.limits.records import Kind, Limit
+from tests.eventually import PATIENCE
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest, recipe
 
@@ -392,3 +393,31 @@ async def test_a_merged_model_that_is_served_is_not_deleted(client: httpx.AsyncC
     assert (deleted.status_code, deleted.json()["freed_bytes"]) == (200, 100), deleted.text
     gone = await client.delete("/v1/merged/default+one")
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "merged_not_found")
+
+
+async def test_a_merge_that_is_cancelled_while_it_is_published_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half of it would count as the merged model from then on."""
+    syncs, may_go = threading.Event(), threading.Event()
+
+    async def write(job: Merge, tell: object) -> None:
+        (job.out / "model.safetensors").write_bytes(b"x")
+
+    def sync(folder: Path) -> None:
+        syncs.set()
+        may_go.wait()
+
+    monkeypatch.setattr(model, "compose", write)
+    monkeypatch.setattr(model, "sync_all", sync)
+    out = tmp_path / "out"
+    merging = asyncio.create_task(model.merge_model(tmp_path / "base", tmp_path / "adapter", out, trusted=False))
+    assert await asyncio.to_thread(syncs.wait, PATIENCE)
+    merging.cancel()
+    await asyncio.wait({merging}, timeout=0.1)
+    may_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await merging
+    await asyncio.to_thread(lambda: None)
+    assert [file.name for file in out.iterdir()] == ["model.safetensors"]
+    assert list(tmp_path.iterdir()) == [out]
