@@ -278,9 +278,12 @@ class AdapterService:
                 async for part in _joined(stream):
                     await asyncio.to_thread(writer.write, part)
                 await asyncio.to_thread(writer.finish, version.digest)
-            async with self._store_lock:
-                await asyncio.to_thread(self.store.commit, out, version.digest)
-                self.stored_digests |= {version.digest}
+            await _run_to_end(self._store_copy(out, version.digest))
+
+    async def _store_copy(self, out: Path, digest: str) -> None:
+        async with self._store_lock:
+            await asyncio.to_thread(self.store.commit, out, digest)
+            self.stored_digests |= {digest}
 
     # --- inside --------------------------------------------------------------------------------------------------
     async def _check(

@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import signal
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.recipes.fields import PathSource
 from registry.records import Adapter, AdapterKey
 from registry.state.database import State
+from tests.eventually import PATIENCE
 from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
 
@@ -72,6 +75,37 @@ async def test_a_cancelled_registration_leaves_nothing(rig: Rig, folder: Path) -
     for pid in rig.service.checker.pids:
         os.kill(pid, signal.SIGCONT)
     assert (await rig.add("tune", folder, 0)).created
+
+
+async def test_a_copy_that_is_cancelled_while_it_is_stored_is_whole(
+    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, service = (await rig.add("tune", folder, 0)).version, rig.service
+    parts = list((await service.open_copy(version.digest)).parts())
+    service.store.remove(version.digest)
+    service.stored_digests = frozenset()
+    commit, begun, may_go = service.store.commit, threading.Event(), threading.Event()
+
+    def wait(out: Path, digest: str) -> Path:
+        begun.set()
+        may_go.wait()
+        return commit(out, digest)
+
+    async def stream() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    monkeypatch.setattr(service.store, "commit", wait)
+    taking = asyncio.create_task(service.take_copy(version, stream()))
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    taking.cancel()
+    await asyncio.wait({taking}, timeout=0.1)
+    may_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    service.store.verify(version.digest)
+    assert service.stored_digests == {version.digest}
+    assert not any(path.startswith("tmp-") for path in rig.on_disk())
 
 
 async def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
