@@ -66,13 +66,19 @@ class Watcher:
         """Run idle time-outs and heartbeats forever."""
         while True:
             await asyncio.sleep(heartbeat)
-            await self.look_at_devices()
-            self._look_at_replicas()
-            for entry in self._table.entries.values():
-                if self._is_idle(entry):
-                    self._retire(entry)
-                elif entry.state in STATES_WITH_HEARTBEAT and entry.link is not None:
-                    self._table.spawn(self._ping(entry, entry.link, hung_after), f"ping-{entry.id}")
+            try:
+                await self._look(hung_after)
+            except Exception:  # no error may end the loop, or no hanging engine would be noticed any more
+                log.exception("the models could not be watched")
+
+    async def _look(self, hung_after: float) -> None:
+        await self.look_at_devices()
+        self._look_at_replicas()
+        for entry in self._table.entries.values():
+            if self._is_idle(entry):
+                self._retire(entry)
+            elif entry.state in STATES_WITH_HEARTBEAT and entry.link is not None:
+                self._table.spawn(self._ping(entry, entry.link, hung_after), f"ping-{entry.id}")
 
     # --- devices --------------------------------------------------------------------------------------------------
     async def look_at_devices(self) -> None:

@@ -311,6 +311,25 @@ async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
     assert world.witness.events.count("loaded b") == 1
 
 
+async def test_an_error_at_a_heartbeat_does_not_end_the_later_ones(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.ask("a")
+    world.pool.engines[0].ping_gate.clear()
+    figures = [OSError("the driver's library is being replaced")]
+
+    async def look() -> None:
+        if figures:
+            raise figures.pop()
+
+    monkeypatch.setattr(world.memory, "used", look)
+    watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=0.05))
+    while "died a engine_hung" not in world.witness.events:
+        assert not watching.done()
+        await asyncio.sleep(0.001)
+    watching.cancel()
+
+
 async def test_a_load_that_hangs_is_ended_and_reported(world: World) -> None:
     world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
     asking = asyncio.create_task(world.ask("a"))
