@@ -39,8 +39,8 @@ export function size(bytes) {
   return `${bytes.toFixed(unit ? 1 : 0)} ${units[unit]}`;
 }
 
-// Small sums are shown to the millionth, as they are stored.
-export const money = (value) => (value >= 10 || value === 0 ? value.toFixed(2) : value.toFixed(6).replace(/0+$/, ""));
+// Small sums are shown to the millionth, as they are stored, and with at least two decimals.
+export const money = (value) => (value >= 10 ? value.toFixed(2) : value.toFixed(6).replace(/(\.\d\d\d*?)0+$/, "$1"));
 
 const NS = "http://www.w3.org/2000/svg";
 

@@ -53,6 +53,10 @@ def test_a_first_visit_demonstrates_a_swap_with_its_answer_and_its_cost(page: An
     page.wait_for_selector("#cost:not([hidden])")
     assert page.inner_text("#answer") == "SBA", "acronym of 'sun bird apple'"
     assert "The swap took" in page.inner_text("#cost-words")
+    sums = page.evaluate(
+        "import('./static/act.js').then(({ money }) => [0, 1, 0.5, 0.0123, 0.000001, 12.3].map(money))"
+    )
+    assert sums == ["0.00", "1.00", "0.50", "0.0123", "0.000001", "12.30"]
     page.wait_for_selector("#decisions li:has-text('acronym')")
     page.wait_for_selector(".stall.held, .stall.new, .stall.run", state="attached")
     for _ in range(8):
