@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
+from urllib.parse import unquote
 
 from registry.base.wording import quoted
 from registry.errors import BadRequest
@@ -86,7 +87,7 @@ def without_host(text: str) -> str:
     if not rest:
         return text
     page = _PAGE.fullmatch(rest)
-    return f"{page[1]}{page[3] or ''}@{page[2]}" if page else rest
+    return f"{page[1]}{unquote(page[3] or '')}@{unquote(page[2])}" if page else rest
 
 
 def parse_source(text: str, revision: str | None = None) -> Source:

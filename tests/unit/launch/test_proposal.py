@@ -393,6 +393,7 @@ def test_what_is_stated_of_a_model_is_written_whatever_its_files_hold(tmp_path: 
         ("https://huggingface.co/org/name/", HubSource(hub="org/name", revision="main"), "name"),
         ("hf.co/org/name@v1", HubSource(hub="org/name", revision="v1"), "name"),
         ("https://huggingface.co/org/name/tree/v1", HubSource(hub="org/name", revision="v1"), "name"),
+        ("https://huggingface.co/org/name/tree/refs%2Fpr%2F3", HubSource(hub="org/name", revision="refs/pr/3"), "name"),
         (
             "https://huggingface.co/org/n/resolve/main/a/Q4.gguf?download=true",
             GgufSource(hub="org/n", revision="main", file="a/Q4.gguf"),
