@@ -22,8 +22,8 @@ from runtime.http.ollama.models import base_model
 from tenants.caller import Caller, Scope
 
 _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
-_DURATION = re.compile(rf"[+-]?({_NUMBER}|({_NUMBER}(ns|us|µs|μs|ms|s|m|h))+)")
-"""Matches Go's durations, and seconds without a unit."""
+_DURATION = re.compile(rf"[+-]?({_NUMBER}|({_NUMBER}(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+"""Matches Go's durations, and seconds without a unit. Go reads no other digits, nor does `_ZERO`."""
 _ZERO = re.compile(r"[^1-9]*")
 
 

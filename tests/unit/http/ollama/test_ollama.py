@@ -125,7 +125,7 @@ async def test_a_keep_alive_is_a_duration(tmp_path: Path, value: Any) -> None:
     assert (await post(gateway, "/api/chat", {**REQUEST, "keep_alive": value})).status_code == 200
 
 
-@pytest.mark.parametrize("value", ["5 minutes", "forever", "5x", "m", "-", "5m5", "1e3", True, [5]])
+@pytest.mark.parametrize("value", ["5 minutes", "forever", "5x", "m", "-", "5m5", "1e3", "٣s", True, [5]])
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings"])
 async def test_a_keep_alive_that_is_no_duration_is_refused(gateway: FakeGateway, path: str, value: Any) -> None:
     body = {"model": "chat", "messages": MESSAGES, "prompt": "a", "input": "a", "keep_alive": value}
