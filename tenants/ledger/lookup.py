@@ -92,9 +92,10 @@ class RoutedRequest:
 
 def routed_requests(database: Database, router: str, since: float, team: str | None = None) -> list[RoutedRequest]:
     """Return requests that any version of the router sent somewhere, newest first. team: None for all."""
+    start = f"{router}@"  # SQLite's LIKE would take 'Auto@v1' for one of 'auto'
     query = (
         sa.select(*(LEDGER.c[name] for name in _COLUMNS))
-        .where(LEDGER.c.router.startswith(f"{router}@", autoescape=True), LEDGER.c.at >= since)
+        .where(sa.func.substr(LEDGER.c.router, 1, len(start)) == start, LEDGER.c.at >= since)
         .where(LEDGER.c.router != "", LEDGER.c.source == "api")
         .order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc())
         .limit(MAX_ROUTED_ROWS)

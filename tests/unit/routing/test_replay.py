@@ -67,6 +67,13 @@ def test_a_routers_requests_are_read_from_the_ledger(database: Database) -> None
     ]
 
 
+def test_a_routers_requests_are_not_those_of_one_whose_name_differs_in_case(database: Database) -> None:
+    write(database, 10.0, model="m", router="auto@v1")
+    write(database, 11.0, model="other", router="Auto@v1")
+    assert answered(database) == ["m"]
+    assert [request.target for request in routed_requests(database, "Auto", 5.0)] == ["other"]
+
+
 def test_an_adapters_target_has_its_model_but_no_version(database: Database) -> None:
     write(database, 10.0, adapter="upper@sha256:1")
     write(database, 11.0, adapter="upper@sha256:2")
