@@ -49,6 +49,12 @@ def _source_kind(value: object) -> str | None:
     return keys[0] if len(keys) == 1 else None
 
 
+def _model_source_kind(value: object) -> str | None:
+    """The same for a model's source: a hub's may name one GGUF file."""
+    kind = _source_kind(value)
+    return "file" if kind == "hub" and isinstance(value, dict) and "file" in value else kind
+
+
 def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
     """A source in the form of the command line."""
     match source:
@@ -120,8 +126,9 @@ class AddModelBody(BaseModel):
         Annotated[SourceText, Tag("text")]
         | Annotated[PathSource, Tag("path")]
         | Annotated[HubSource, Tag("hub")]
+        | Annotated[GgufSource, Tag("file")]
         | Annotated[PackageSource, Tag("package")],
-        Discriminator(_source_kind, custom_error_type="source", custom_error_message=MODEL_SOURCES),
+        Discriminator(_model_source_kind, custom_error_type="source", custom_error_message=MODEL_SOURCES),
         Field(
             description="a folder of the server's machine (absolute), `org/name[@revision]` of a hub, or "
             "`package:NAME[/inside]`; or the same as an object, as recipes write it"

@@ -243,6 +243,7 @@ def _at_once(entry: ModelEntry, exchange: RecipeExchange) -> None:
     [
         ({"path": "/srv/mine"}, "/srv/mine"),
         ({"hub": "org/name", "revision": "v1"}, "org/name@v1"),
+        ({"hub": "org/name", "revision": "v1", "file": "Q4.gguf"}, "org/name/Q4.gguf@v1"),
         ({"package": "models.starter", "inside": "pack"}, "package:models.starter/pack"),
     ],
 )
