@@ -80,6 +80,12 @@ class UsageReport:
             )
         return self._ledger.database
 
+    async def written(self) -> "Database":
+        """Return the database once it has all requests that ended so far. Raises NotFound (no_ledger)."""
+        database = self.database()
+        await self._ledger.flush()
+        return database
+
     async def ask(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None, by: list[str]
     ) -> UsageReportView:
@@ -163,10 +169,9 @@ class UsageReport:
 
         Raises NotFound, Conflict, Unavailable.
         """
-        database = self.database()
+        database = await self.written()
         from tenants.ledger.lookup import judge
 
-        await self._ledger.flush()
         return await self.threads.run_for(caller.team, judge, database, caller.team, request, accepted)
 
 

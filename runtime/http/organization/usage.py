@@ -114,7 +114,7 @@ async def _page(
     *,
     costs: bool = False,
 ) -> Response:
-    database = gateway.services.usage.database()
+    database = await gateway.services.usage.written()
     from tenants.ledger.organization import page_of
 
     query = _parse_query(items, endpoints, costs=costs)

@@ -294,7 +294,8 @@ async def report_router(
     answered.
     """
     router = gateway.services.routers.show(name).name
-    database, team = gateway.services.usage.database(), gateway.services.usage.visible_team(context.caller, None)
+    team = gateway.services.usage.visible_team(context.caller, None)
+    database = await gateway.services.usage.written()
 
     def build_report() -> ReportView:  # takes seconds for 200,000 rows
         rows = routed_requests(database, router, time.time() - days * 86400, team)

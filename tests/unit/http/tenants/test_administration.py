@@ -230,6 +230,15 @@ async def test_costs_are_grouped_by_project_and_line_item(served: Served) -> Non
         await served.organization.usage.costs(start_time=0, group_by=["user_id"])
 
 
+async def test_costs_include_a_request_that_has_just_ended(served: Served) -> None:
+    entry = Entry("a", "a", 1, 5.0, "default", "", "/v1/chat/completions", "chat", "r", "", "interactive", "api")
+    await served.organization.projects.create(name="search")
+    served.ledger.note(entry)  # its row is gathered with others before it is committed
+    served.ledger.end(Settlement(entry, "done", 200, None, 100, cost_micro=2_500_000), soon=True)
+    page = await served.organization.usage.costs(start_time=0, end_time=86_400)
+    assert [found.quantity for found in page.data[0].results] == [100]
+
+
 async def test_projects_of_one_name_created_at_once_get_ids_of_their_own(served: Served) -> None:
     made = await asyncio.gather(*(served.organization.projects.create(name="search") for _ in range(8)))
     assert {one.id for one in made} == {"search", *(f"search-{n}" for n in range(2, 9))}
