@@ -17,7 +17,7 @@ from registry.base.wording import quoted
 from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.http import pages
-from runtime.http.bodies import unreadable_error
+from runtime.http.bodies import field_at, unreadable_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import FOLDERS, PAGES, dialect_of, unknown_path_error
 from runtime.http.openapi import document
@@ -136,7 +136,7 @@ def _client_error(request: Request, error: Exception, allowed: str) -> Roundhous
         return unreadable_error(error.__cause__)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:]) or None
+        where = field_at(first["loc"][1:])
         return BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where)
     if not isinstance(error, HTTPException):
         return EngineFailed("The server failed on this request.", code="internal_error")

@@ -153,6 +153,11 @@ WHOLE = BeforeValidator(with_integers)
 """Allows whole floats for a strict pydantic integer. Placed after its bounds, which the schema would lose."""
 
 
+def field_at(loc: Sequence[object]) -> str | None:
+    """The field at pydantic's position of a fault, without marks of a union's kinds. None: the whole body."""
+    return ".".join(part for part in map(str, loc) if not part.startswith("<")) or None
+
+
 def validation_error(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> BadRequest:
     """Describe fault and position, and the allowed values if it is none of them."""
     text = str(error)

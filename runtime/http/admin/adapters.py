@@ -33,7 +33,7 @@ from runtime.http.admin.bodies import (
     registration_answer,
 )
 from runtime.http.admin.folders import check_folder, check_scope
-from runtime.http.bodies import WHOLE, parse_object, read_body
+from runtime.http.bodies import WHOLE, field_at, parse_object, read_body
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
 from runtime.http.schema import BOOLEAN, CONFLICT, MANAGEMENT, STRING, TEXT, component, models, record
@@ -367,7 +367,7 @@ def _validate(kind: type[T], data: dict[str, Any]) -> T:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or None
+        where = field_at(first["loc"])
         message = f"{where or 'The body'}: {first['msg']}"
         if first["type"] == "string_pattern_mismatch":
             message = words(first, kind)

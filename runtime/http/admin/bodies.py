@@ -35,24 +35,25 @@ class ProbeBody(BaseModel):
 
 SOURCES = 'write {"path": "/a/folder"}, or {"hub": "owner/name", "revision": "main"}, or one of them as text'
 MODEL_SOURCES = 'write "/a/folder", "owner/name@revision" or "package:NAME/inside", or {"path": ...}, {"hub": ...}'
-_KEYS: dict[type[object], str] = {PathSource: "path", HubSource: "hub", PackageSource: "package"}
+_KINDS: dict[type[object], str] = {PathSource: "<path>", HubSource: "<hub>", PackageSource: "<package>"}
+"""Marks of the kinds of source, which pydantic puts into the positions of faults, and `field_at` drops."""
 SourceText = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 def _source_kind(value: object) -> str | None:
     """The kind of source, by its type or by a key that only this kind has."""
     if isinstance(value, str):
-        return "text"
-    if type(value) in _KEYS:
-        return _KEYS[type(value)]
-    keys = [key for key in _KEYS.values() if isinstance(value, dict) and key in value]
-    return keys[0] if len(keys) == 1 else None
+        return "<text>"
+    if type(value) in _KINDS:
+        return _KINDS[type(value)]
+    kinds = [kind for kind in _KINDS.values() if isinstance(value, dict) and kind.strip("<>") in value]
+    return kinds[0] if len(kinds) == 1 else None
 
 
 def _model_source_kind(value: object) -> str | None:
     """The same for a model's source: a hub's may name one GGUF file."""
     kind = _source_kind(value)
-    return "file" if kind == "hub" and isinstance(value, dict) and "file" in value else kind
+    return "<file>" if kind == "<hub>" and isinstance(value, dict) and "file" in value else kind
 
 
 def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
@@ -90,7 +91,9 @@ class RegisterRequest(BaseModel):
     name: AdapterName
     base: str = Field(description="id or alias of the base model")
     source: Annotated[
-        Annotated[SourceText, Tag("text")] | Annotated[PathSource, Tag("path")] | Annotated[HubSource, Tag("hub")],
+        Annotated[SourceText, Tag("<text>")]
+        | Annotated[PathSource, Tag("<path>")]
+        | Annotated[HubSource, Tag("<hub>")],
         Discriminator(_source_kind, custom_error_type="source", custom_error_message=SOURCES),
     ]
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
@@ -123,11 +126,11 @@ class AddModelBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     source: Annotated[
-        Annotated[SourceText, Tag("text")]
-        | Annotated[PathSource, Tag("path")]
-        | Annotated[HubSource, Tag("hub")]
-        | Annotated[GgufSource, Tag("file")]
-        | Annotated[PackageSource, Tag("package")],
+        Annotated[SourceText, Tag("<text>")]
+        | Annotated[PathSource, Tag("<path>")]
+        | Annotated[HubSource, Tag("<hub>")]
+        | Annotated[GgufSource, Tag("<file>")]
+        | Annotated[PackageSource, Tag("<package>")],
         Discriminator(_model_source_kind, custom_error_type="source", custom_error_message=MODEL_SOURCES),
         Field(
             description="a folder of the server's machine (absolute), `org/name[@revision]` of a hub, or "

@@ -120,6 +120,24 @@ def asking_as(gateway: FakeGateway, caller: Caller) -> httpx.AsyncClient:
 
 
 @pytest.mark.parametrize(
+    ("source", "param"),
+    [
+        ({"hub": "a/b"}, "source.revision"),
+        ({"path": ""}, "source.path"),
+        ("", "source"),
+        ({"path": "/a", "x": 1}, "source.x"),
+    ],
+)
+async def test_a_fault_of_a_source_names_the_clients_field(
+    client: httpx.AsyncClient, source: object, param: str
+) -> None:
+    for path, body in (("/v1/adapters", {"name": "fine", "base": "small"}), ("/v1/models", {})):
+        refused = await client.post(path, json={**body, "source": source})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        assert refused.json()["error"]["message"].startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize(
     ("team", "scope", "fault"), [("legal", "adapters", True), ("search", "adapters", False), ("search", "admin", True)]
 )
 async def test_a_user_of_an_adapter_does_not_see_its_source(
