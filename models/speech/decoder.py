@@ -148,6 +148,9 @@ def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, 
             del pending[: 2 * BLOCK]
             sent += BLOCK
 
+    def decoded_seconds() -> float:
+        return (sent + len(pending) // 2) / RATE
+
     try:
         for packet in container.demux(stream):
             try:
@@ -165,12 +168,10 @@ def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, 
                 failed += 1
                 if failed > fit.damaged_packets:
                     raise UndecodableFile(
-                        "damaged", f"The recording is damaged after {sent / RATE:.1f} seconds."
+                        "damaged", f"The recording is damaged after {decoded_seconds():.1f} seconds."
                     ) from None
     except av.FFmpegError:  # the container itself
-        raise UndecodableFile(
-            "damaged", f"The recording is damaged after {(sent + len(pending) // 2) / RATE:.1f} s."
-        ) from None
+        raise UndecodableFile("damaged", f"The recording is damaged after {decoded_seconds():.1f} seconds.") from None
     take(resampler.resample(None))
     if not sent and not pending:
         raise UndecodableFile("damaged" if failed else "no_audio", "The file holds no sound that can be decoded.")

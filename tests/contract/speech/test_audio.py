@@ -306,6 +306,20 @@ def test_a_file_that_is_no_recording_is_the_clients_fault(decoders: Decoders, tm
     assert len(decoded(decoders, write(tmp_path / "after.wav", tone(1.0)))) == RATE
 
 
+def test_a_damaged_recording_is_told_where_it_breaks(decoders: Decoders, tmp_path: Path) -> None:
+    import av
+
+    path = write(tmp_path / "half.m4a", noise(6.0))
+    with av.open(str(path)) as file:
+        packets = [(packet.pos, packet.size) for packet in file.demux(audio=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    for start, size in packets[len(packets) // 2 :]:
+        data[start : start + size] = size * b"\xff"
+    path.write_bytes(data)
+    with pytest.raises(BadRequest, match=r"damaged after [23]\.\d seconds"):
+        decoded(decoders, path)
+
+
 def test_a_film_without_sound_is_refused(decoders: Decoders, tmp_path: Path) -> None:
     import av
 
