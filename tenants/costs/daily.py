@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from registry.base.wording import plain, quoted
-from registry.errors import NotFound
+from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared
 from tenants.ledger.report import Grouping, UsageFilter, UsageSum, day_of, used
@@ -43,8 +43,8 @@ def day_of_team(
     clock: Callable[[], float] = time.time,
 ) -> Day:
     """Return the usage of a day. date: None for the team's yesterday. Raises BadRequest, NotFound, Unavailable."""
-    if date is not None:
-        day_of(date)
+    if date is not None and day_of(date)[0] < 0:
+        raise BadRequest("The first day is 1970-01-01.", param="date")
     zone = LimitTable(database).zones().get(team)
     if zone is None:
         raise NotFound(f"There is no team {quoted(team)}.", code="team_not_found", param="team_id")

@@ -223,6 +223,15 @@ def test_a_daily_report_is_in_the_teams_time_zone(database: Database, ledger: Le
         day_of_team(database, "search", "yesterday", "EUR", [])
 
 
+def test_a_day_in_the_first_year_is_refused(database: Database, table: KeyTable) -> None:
+    """In some zones it begins or ends before the first day that Python knows."""
+    for team, zone in (("west", "America/Juneau"), ("east", "Asia/Tokyo")):
+        table.create_team(team, timezone=zone)
+        with pytest.raises(BadRequest) as refused:
+            page_of(day_of_team(database, team, "0001-01-01", "EUR", []))
+        assert refused.value.param == "date"
+
+
 def test_yesterday_depends_on_the_teams_time_zone(database: Database, table: KeyTable, ledger: LedgerTable) -> None:
     table.create_team("far", timezone="Pacific/Auckland")
     morning = datetime.fromisoformat("2026-11-25T09:00:00+13:00").timestamp()  # in UTC it is still the day before
