@@ -13,8 +13,9 @@ RECIPES ?=
 ARGS ?=
 # Options of pytest, such as PYTEST_ARGS="-k recipes -x".
 PYTEST_ARGS ?=
-# Test files that run at the same time, unless they share a server (tests/workers.py). Each may start a server of 4 GiB.
-WORKERS ?= 2
+# Test files that run at the same time, unless they share a server (tests/workers.py): 3, so that the cores are busy while
+# tests wait, or one for each 7 GB of memory, because each may start a server of 4 GiB.
+WORKERS ?= $(shell awk '/^MemTotal/ { n = int($$2 / 7e6); print (n < 1 ? 1 : n > 3 ? 3 : n) }' /proc/meminfo)
 # cpu or cuda; by default cuda if there is an NVIDIA GPU.
 ACCELERATOR ?=
 # An interpreter of Python 3.11 or newer; by default the first one found.
