@@ -20,7 +20,7 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
         console = Console(stderr=True)
         self.is_drawn = is_drawn
         self.progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not is_drawn)

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from rich.progress import ProgressColumn
 
 from runtime.cli.remote.progress import Bar, Watch, bar
 from tests.unit.cli.conftest import model
@@ -71,3 +72,12 @@ def test_an_upload_is_drawn_as_it_is_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert task.percentage == 100
     displayed.show("m: weights", 0.25)
     assert task.percentage == 25
+
+
+@pytest.mark.parametrize("text", ["sending talk [draft].mp3", "waiting: a template ends in [/INST]"])
+def test_brackets_in_names_are_no_markup(text: str) -> None:
+    progress_bar = Bar(is_drawn=True)
+    progress_bar.show(text, 0.5)
+    described = progress_bar.progress.columns[0]
+    assert isinstance(described, ProgressColumn)
+    assert str(described(progress_bar.progress.tasks[0])) == text
