@@ -166,8 +166,18 @@ def error_of(status: int, body: bytes) -> tuple[str, str]:
 
 
 def listed(row: StoredResponse) -> list[Json]:
-    """The input's items in OpenAI's list format: each has an id, and a message's content is a list."""
-    return [_listed(item, f"{row.id.removeprefix('resp_')}{index:04x}") for index, item in enumerate(_decoded(row))]
+    """The input's items in OpenAI's list format: each has an id of its own, and a message's content is a list.
+
+    Some servers give items of several answers one id, by which a page could not be continued.
+    """
+    found: list[Json] = []
+    ids = set[str]()
+    for index, item in enumerate(_decoded(row)):
+        if not isinstance(item.get("id"), str) or item["id"] in ids:
+            item = {**item, "id": None}
+        found.append(_listed(item, f"{row.id.removeprefix('resp_')}{index:04x}"))
+        ids.add(found[-1]["id"])
+    return found
 
 
 def _decoded(row: StoredResponse) -> Sequence[Any]:

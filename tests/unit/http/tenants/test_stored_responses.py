@@ -423,3 +423,13 @@ def test_listed_items_keep_their_kind() -> None:
     row = StoredResponse("resp_1", "default", "s", 0.0, 1.0, False, json.dumps(items).encode(), b"{}")
     assert [item["type"] for item in listed(row)] == ["function_call", "message"]
     assert [item["id"].partition("_")[0] for item in listed(row)] == ["item", "msg"]
+
+
+def test_listed_items_have_ids_of_their_own() -> None:
+    """A page could not be continued after an id that stands for several items."""
+    items = [{"role": "user", "content": "hi", "id": id_} for id_ in ("msg_1", "msg_2", "msg_1", 5, {}, None)]
+    row = StoredResponse("resp_1", "default", "s", 0.0, 1.0, False, json.dumps(items).encode(), b"{}")
+    ids = [item["id"] for item in listed(row)]
+    assert ids[:2] == ["msg_1", "msg_2"]
+    assert len(set(ids)) == 6
+    assert all(id_.startswith("msg_") for id_ in ids)
