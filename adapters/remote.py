@@ -21,6 +21,8 @@ from registry.storage.reserve import DiskReserve
 
 SCHEMES = ("s3", "gs", "https")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+MOST_NAME = 60
+"""Most characters of an archive's name that are kept, since a disk allows 255 bytes."""
 CHAIN = "::"
 """fsspec's separator of chained addresses, of which a later one may be a file on this machine."""
 BLOCK = 1 << 20
@@ -29,8 +31,11 @@ READ_TIMEOUT = 60.0
 
 
 def is_archive(url: str) -> bool:
-    """Return whether an address names an archive instead of an adapter's folder."""
-    return url.lower().endswith(ARCHIVES)
+    """Return whether an address names an archive instead of an adapter's folder.
+
+    The name may be followed by a query, such as a store's signature, or end it.
+    """
+    return any(part.rstrip("/").lower().endswith(ARCHIVES) for part in (url, url.partition("?")[0]))
 
 
 def download(source: UrlSource, folder: Path, bounds: Bounds, reserve: DiskReserve) -> None:
@@ -42,7 +47,8 @@ def download(source: UrlSource, folder: Path, bounds: Bounds, reserve: DiskReser
     url = source.url.rstrip("/")
     system, path = _file_system(url)
     if is_archive(url):
-        _copy(system, path, folder / path.rpartition("/")[2], bounds.adapter_bytes, reserve)
+        name = path.partition("?")[0].rpartition("/")[2]
+        _copy(system, path, folder / name[-MOST_NAME:], bounds.adapter_bytes, reserve)
         return
     for name in (CONFIG, TENSORS, *TOKENIZER):
         most = {CONFIG: bounds.adapter_config_bytes, TENSORS: bounds.adapter_bytes}.get(name, MOST)

@@ -167,7 +167,16 @@ def test_a_scheme_whose_package_is_not_installed_names_it(out: Path) -> None:
         assert error.value.code == "source_not_supported"
 
 
-@pytest.mark.parametrize("name", ["legal", "legal.tar.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "legal",
+        "legal.tar.gz",
+        "legal.tar.gz/",
+        "legal.tar.gz?X-Amz-Signature=5d/e",
+        f"legal.tar.gz?as={'x' * 300}.zip",
+    ],
+)
 async def test_a_fetched_adapter_is_registered_like_any_other(site: str, rig: Rig, name: str) -> None:
     done = await rig.service.register("legal", rig.base, UrlSource(url=f"{site}/{name}"))
     assert done.version.source == f"{site}/{name}"
