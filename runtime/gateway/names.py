@@ -9,7 +9,7 @@ from cachetools import LRUCache
 
 from registry.base.wording import quoted
 from registry.catalog import Catalog, ResolvedName
-from registry.errors import BadRequest, Conflict, Forbidden, NotFound
+from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Recipe, Task
 from registry.records import Adapter, AdapterKey, RouterRecord
@@ -178,6 +178,16 @@ class Names:
         return self._resolve_for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[
             1
         ]
+
+    def is_here(self, name: str, caller: Caller) -> bool:
+        """Whether `find` finds the name, or refuses it for another reason than that it does not exist."""
+        try:
+            self.find(name, caller)
+        except NotFound:
+            return False
+        except RoundhouseError:
+            pass
+        return True
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> tuple[str, ResolvedName]:
         """Return the name that was meant and what it refers to.

@@ -32,7 +32,7 @@ class PeerCards:
 
     def find(self, name: str, caller: Caller) -> ModelView | AdapterCardView | None:
         """The card from another node, or None if no other node has it. Raises Forbidden and, on a front, NotFound."""
-        if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
+        if self._own is not None and self._own.is_here(name, caller):
             return None
         try:
             resolved = self._peers.names.find(name, caller)

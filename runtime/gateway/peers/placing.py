@@ -64,7 +64,7 @@ class Placer:
         own_report: Callable[[], NodeReport] | None,
         replicas: NodeReplicas | None,
     ) -> None:
-        self._node, self._table, self._reports, self.models = node, table, reports, models
+        self.node, self._table, self._reports, self.models = node, table, reports, models
         self._own_report, self._replicas = own_report, replicas
         self.is_leading = self.is_old = False
         """is_old: whether the database has an older epoch than this server has seen."""
@@ -186,8 +186,8 @@ class Placer:
             return
         now = asyncio.get_running_loop().time()
         for model, nodes in row.replicas.items():
-            is_new, was_here = row.epoch > before.epoch, self._node in before.replicas.get(model, ())
-            if self._node in nodes:
+            is_new, was_here = row.epoch > before.epoch, self.node in before.replicas.get(model, ())
+            if self.node in nodes:
                 is_due = is_new and not was_here
                 if now - self._tried.get(model, -RETRY_SECONDS) >= RETRY_SECONDS:
                     is_due = is_due or replicas.has_room(model)

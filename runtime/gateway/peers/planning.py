@@ -137,14 +137,19 @@ class FleetPlanning:
 
     def _resolve(self, name: str, caller: Caller) -> tuple[ResolvedName, str]:
         """Resolve a name here or else on other nodes. Also returns the model's revision."""
-        if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
-            resolved = self._own.find(name, caller)
-        else:
-            resolved = self._peers.names.find(name, caller)
+        own, known = self._own, self._peers.models
+        if own is None or not own.is_here(name, caller):
+            try:
+                resolved = self._peers.names.find(name, caller)
+                return resolved, known[resolved.recipe.id].revision
+            except NotFound:
+                if own is None:
+                    raise
+        resolved = own.find(name, caller)
         id_ = resolved.recipe.id
-        models = (own[id_] for own in self._placer.models().values() if id_ in own)
-        revisions = sorted({model.revision for model in models}, key=lambda revision: (revision == UNKNOWN, revision))
-        return resolved, next(iter(revisions), "")
+        here = self._placer.models().get(self._placer.node, {}).get(id_)
+        model = known.get(id_, here) if here is None or here.revision == UNKNOWN else here
+        return resolved, "" if model is None else model.revision
 
 
 def _ready(table: ReportTable, now: float) -> dict[str, list[str]]:

@@ -4,19 +4,24 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fleet.epochs import DesiredReplicas, successor
 from fleet.membership.desired import HandPlacement
 from fleet.table import ReportTable
+from registry.errors import NotFound
 from registry.recipes.definition import Recipe
+from registry.records import Adapter
+from runtime.gateway.names import Names
 from runtime.gateway.peers import placing
 from runtime.gateway.peers.names import PeerModel, PeerNames
 from runtime.gateway.peers.placing import NodeReplicas, Placer
 from runtime.gateway.peers.planning import FleetPlanning
+from tenants.caller import EVERYBODY
 from tests.unit.fleet.made import replica, report
+from tests.unit.registry.makers import adapter
 
 GIB = 1 << 30
 NO_NAMES: Any = SimpleNamespace(
@@ -72,12 +77,29 @@ class Node:
         return NodeReplicas(self.resident.__contains__, lambda _: self.room, self.load, self.unload)
 
 
-def model(id_: str = "chat", size: int = 10 * GIB, problem: str | None = None) -> PeerModel:
+def names_with(*adapters: Adapter) -> Any:
+    return SimpleNamespace(
+        adapters=SimpleNamespace(all=lambda: adapters, ever=lambda: ()),
+        routers=NO_NAMES.routers,
+        models=NO_NAMES.models,
+    )
+
+
+def model(
+    id_: str = "chat", size: int = 10 * GIB, problem: str | None = None, version: int = 1, revision: str = "r1"
+) -> PeerModel:
     recipe = Recipe.model_validate(
-        {"id": id_, "version": 1, "task": "chat", "source": {"path": "/m"}, "engine": {"name": "vllm"}, "dtype": "auto"}
+        {
+            "id": id_,
+            "version": version,
+            "task": "chat",
+            "source": {"path": "/m"},
+            "engine": {"name": "vllm"},
+            "dtype": "auto",
+        }
     )
     view: Any = SimpleNamespace(expected_bytes=size, bytes=0, problem=problem)
-    return PeerModel(recipe, "r1", frozenset(), view)
+    return PeerModel(recipe, revision, frozenset(), view)
 
 
 def placer_of(table: Table, node: Node, nodes: Sequence[str] = ("a", "b"), others: Sequence[str] = ()) -> Placer:
@@ -223,3 +245,21 @@ async def test_a_node_without_the_weights_is_not_placeable_and_is_named() -> Non
     table.by_hand = [HandPlacement("chat", 1, ("b",))]
     await placer.look()
     assert planning.plan().models[0].unplaced == "b does not have its weights."
+
+
+async def test_a_choice_is_explained_for_the_weights_that_a_request_gets() -> None:
+    """The newest recipe's on a front, and this server's own elsewhere; also for names with their base or a tag."""
+    placer, state = placer_of(Table(), Node()), names_with(adapter("chat", "sql", 1))
+    newer = model(version=2, revision="r2")
+    placer.models = lambda: {"a": {"chat": newer}, "b": {"chat": model()}}
+    peers = PeerNames(state)
+    peers.models = {"chat": newer}
+    peers.names.serve([newer.recipe])
+    front = FleetPlanning(placer, cast(Any, None), None, peers)
+    for name in ("chat", "chat:sql", "chat:latest"):
+        assert (front.explain(name, EVERYBODY).revision, front.explain(name, EVERYBODY).nodes) == ("r2", ["a"])
+    alone = FleetPlanning(placer, cast(Any, None), Names([newer.recipe], state), PeerNames(state))
+    for name in ("chat", "chat:sql", "sql", "chat@2", "chat:latest"):
+        assert alone.explain(name, EVERYBODY).revision == "r2"
+    with pytest.raises(NotFound, match="v9"):
+        alone.explain("chat:sql@v9", EVERYBODY)
