@@ -9,7 +9,7 @@ All calls block on the database; run them in a thread.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -68,7 +68,7 @@ class BlockTable:
             zone: time zone of days and months.
             spent: added to its window if no server has taken a block in it yet.
         """
-        begin, end = _window(period, zone)
+        begin, end = window_of(period, zone, sa.func.statement_timestamp())
         left = sa.func.greatest(0, sa.literal(capacity, sa.BigInteger) - BLOCKS.c.granted)
         share = sa.func.least(capacity // (SHARES * nodes), left // (2 * nodes))
         block = sa.func.least(left, sa.func.greatest(reservation, share))
@@ -195,9 +195,15 @@ def _now() -> sa.ColumnElement[float]:
     return sa.cast(sa.func.extract("epoch", sa.func.statement_timestamp()), sa.Double)
 
 
-def _window(period: Period, zone: str) -> tuple[sa.ColumnElement[int], sa.ColumnElement[float]]:
-    """Return start and end of the current window, in seconds since the epoch."""
-    local = sa.func.timezone(zone, sa.func.statement_timestamp())
+def window_of(
+    period: Period, zone: str, moment: sa.ColumnElement[Any]
+) -> tuple[sa.ColumnElement[int], sa.ColumnElement[float]]:
+    """Return start and end of the window with this moment, in seconds since the epoch.
+
+    Minutes are those of UTC: a local one that comes twice, as summer time ends, would always mean the later one.
+    """
+    zone = "UTC" if period == "minute" else zone
+    local = sa.func.timezone(zone, moment)
     begin = sa.func.date_trunc(period, local)
     end = begin + sa.cast(f"1 {period}", postgresql.INTERVAL)
     return (

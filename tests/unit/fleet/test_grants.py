@@ -1,5 +1,6 @@
 """Blocks of limits on a real PostgreSQL never exceed the limit, also over processes and a kill."""
 
+import datetime
 import random
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.blocks import IDLE_SECONDS, LimitBlock, block_size
-from fleet.grants import KEPT_SECONDS, BlockTable, Spent
+from fleet.grants import KEPT_SECONDS, BlockTable, Period, Spent, window_of
 from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
 from fleet.membership.tables import BLOCKS, GRANTS
@@ -87,6 +88,19 @@ def test_windows_end_by_the_databases_clock(table: BlockTable) -> None:
     assert 0 < minute.seconds <= 60
     assert 0 < day.seconds <= 86_400
     assert 0 < month.seconds <= 31 * 86_400 + 3600
+
+
+@pytest.mark.parametrize(
+    "moment", ["2026-10-25 00:30:20+00", "2026-10-25 01:30:20+00", "2026-03-29 00:59:59+00", "2026-03-29 01:00:00+00"]
+)
+def test_a_window_has_its_moment_also_as_summer_time_begins_and_ends(table: BlockTable, moment: str) -> None:
+    at = datetime.datetime.fromisoformat(moment)
+    periods: dict[Period, int] = {"minute": 60, "day": 90_000, "month": 31 * 86_400 + 3600}
+    with table._database.read() as connection:
+        for period, longest in periods.items():
+            window = window_of(period, "Europe/Berlin", sa.literal(at, sa.DateTime(timezone=True)))
+            begin, end = connection.execute(sa.select(*window)).one()
+            assert begin <= at.timestamp() < end <= begin + longest
 
 
 def test_returned_amounts_can_be_taken_by_others(table: BlockTable) -> None:
