@@ -17,8 +17,8 @@ from registry.files.missing_weights import refuse_missing_weights
 from registry.files.tensor_header import read_tensor_headers
 
 BITS: dict[str, int] = {
-    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
-    "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I64": 64, "I32": 32,
+    "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
 """Bits per value, by dtype of the safetensors format."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})

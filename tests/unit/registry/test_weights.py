@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def test_folders_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
         (tmp_path / "model.safetensors.index.json").write_text(index)
         with pytest.raises(Unfit, match="is not an index"):
             read_weights(tmp_path)
+
+
+def test_scales_that_are_powers_of_two_count_a_byte_each(tmp_path: Path) -> None:
+    """Block scales of FP8 models (`ue8m0`), which vLLM loads as they are."""
+    header = json.dumps({"a.weight_scale_inv": {"dtype": "F8_E8M0", "shape": [4, 2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    (tmp_path / "config.json").write_text("{}")
+    assert [str(one.dtype) for one in load_torch(tmp_path / "model.safetensors").values()] == ["torch.float8_e8m0fnu"]
+    weights = read_weights(tmp_path)
+    assert (weights.bytes, weights.loaded_bytes(2)) == (8, 8)
 
 
 def test_a_chat_model_without_its_head_is_refused(tmp_path: Path) -> None:
