@@ -161,11 +161,15 @@ def _find(model_ref: ModelRef, catalog: Catalog) -> tuple[Recipe, str] | None:
     else:
         ids = [recipe.id for recipe in catalog.recipes.values() if recipe.task is Task.CHAT and not recipe.is_former]
         bases = [(ids[0], text)] if model_ref.optional and len(ids) == 1 else []
-    for base, rest in bases:
-        recipe = catalog.recipes.get(catalog.aliases.get(base, base))
-        if recipe is not None:
-            return (recipe, rest) if "/" in rest and len(rest) <= LONGEST else None
-    return None
+    found = [
+        (recipe, rest)
+        for base, rest in bases
+        if (recipe := catalog.recipes.get(catalog.aliases.get(base, base))) is not None
+        and "/" in rest
+        and len(rest) <= LONGEST
+    ]
+    sources = [one for one in found if source_of(one[1]) is not None]  # not the '7b:org/name' of a model 'gpt'
+    return next(iter((*sources, *found)), None)
 
 
 def source_of(text: str) -> HubSource | UrlSource | None:

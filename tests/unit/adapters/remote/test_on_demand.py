@@ -57,7 +57,13 @@ class Registrar:
 def names(tmp_path: Path) -> Iterator[Names]:
     with State(tmp_path / "data") as state:
         yield Names(
-            [recipe("llama", allowed=True), recipe("gpt:7b", allowed=True), recipe("other", allowed=False)], state
+            [
+                recipe("llama", allowed=True),
+                recipe("gpt:7b", allowed=True),
+                recipe("other", allowed=False),
+                recipe("gpt", allowed=True),
+            ],
+            state,
         )
 
 
