@@ -109,9 +109,9 @@ class Names:
         if model not in self._labels:
             labels: dict[str, str] = {}
             for adapter in self.everything.adapters(model):
-                for version in adapter.versions:
-                    is_current = version is adapter.current
-                    labels[version.digest] = adapter.key.label if is_current else f"{adapter.key.label}@{version.tag}"
+                label, current = adapter.key.label, adapter.current.digest
+                for version in adapter.versions:  # another version may have the current one's content
+                    labels[version.digest] = label if version.digest == current else f"{label}@{version.tag}"
             self._labels[model] = labels
         return self._labels[model].get(digest, digest[7:15])
 

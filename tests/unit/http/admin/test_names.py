@@ -14,6 +14,7 @@ from registry.bounds import Bounds
 from registry.names import NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion
 from registry.state.database import State
+from runtime.gateway.names import Names
 from runtime.scheduling.probes import ProbeResult
 from tenants.caller import Caller, Scope
 from tests.fakes.multipart import HEADERS, part
@@ -294,6 +295,16 @@ async def test_the_card_of_a_version_has_its_fields(client: httpx.AsyncClient, g
         "upper@v1": ("v1", digest(1), "upper@v1"),
         "upper@prod": ("v1", digest(1), "upper@v1"),
     }
+
+
+def test_an_adapter_is_shown_by_its_name_though_a_later_version_has_the_same_content(tmp_path: Path) -> None:
+    key = AdapterKey("small", "tone")
+    with State(tmp_path / "state") as state:
+        for number in (1, 2, 1):
+            state.adapters.register(key, NewVersion(digest(number), 8, 100, "test"))
+        state.adapters.point(key, "v1")
+        names = Names([BASE], state)
+        assert [names.label_of("small", digest(number)) for number in (1, 2, 3)] == ["tone", "tone@v2", "00000000"]
 
 
 async def test_an_adapter_is_removed_even_if_its_files_cannot_be_deleted_now(
