@@ -201,12 +201,20 @@ def window_of(
     """Return start and end of the window with this moment, in seconds since the epoch.
 
     Minutes are those of UTC: a local one that comes twice, as summer time ends, would always mean the later one.
+    Days and months begin with the first midnight if there are two, as in the ledger (`tenants.limits.records`).
     """
     zone = "UTC" if period == "minute" else zone
     local = sa.func.timezone(zone, moment)
     begin = sa.func.date_trunc(period, local)
     end = begin + sa.cast(f"1 {period}", postgresql.INTERVAL)
     return (
-        sa.cast(sa.func.extract("epoch", sa.func.timezone(zone, begin)), sa.BigInteger),
-        sa.cast(sa.func.extract("epoch", sa.func.timezone(zone, end)), sa.Double),
+        sa.cast(sa.func.extract("epoch", _first(zone, begin)), sa.BigInteger),
+        sa.cast(sa.func.extract("epoch", _first(zone, end)), sa.Double),
     )
+
+
+def _first(zone: str, local: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return the first moment with this local time, of which PostgreSQL takes the last."""
+    last = sa.func.timezone(zone, local)
+    before = last - sa.cast("1 hour", postgresql.INTERVAL)
+    return sa.case((sa.func.timezone(zone, before) == local, before), else_=last)

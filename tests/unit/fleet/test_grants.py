@@ -16,6 +16,7 @@ from fleet.grants import KEPT_SECONDS, BlockTable, Period, Spent, window_of
 from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
 from fleet.membership.tables import BLOCKS, GRANTS
+from tenants.limits.records import Kind, period_of, zone_of
 
 CAP = 240
 
@@ -91,16 +92,28 @@ def test_windows_end_by_the_databases_clock(table: BlockTable) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", ["2026-10-25 00:30:20+00", "2026-10-25 01:30:20+00", "2026-03-29 00:59:59+00", "2026-03-29 01:00:00+00"]
+    ("zone", "moment"),
+    [
+        ("Europe/Berlin", "2026-10-25 00:30:20+00"),
+        ("Europe/Berlin", "2026-10-25 01:30:20+00"),
+        ("Europe/Berlin", "2026-03-29 00:59:59+00"),
+        ("Europe/Berlin", "2026-03-29 01:00:00+00"),
+        ("America/Havana", "2026-11-01 04:30:20+00"),  # the first hour of two after midnight
+        ("America/Havana", "2026-11-01 05:30:20+00"),
+        ("America/Havana", "2026-10-31 12:00:00+00"),
+    ],
 )
-def test_a_window_has_its_moment_also_as_summer_time_begins_and_ends(table: BlockTable, moment: str) -> None:
+def test_a_window_has_its_moment_also_as_summer_time_begins_and_ends(table: BlockTable, zone: str, moment: str) -> None:
     at = datetime.datetime.fromisoformat(moment)
     periods: dict[Period, int] = {"minute": 60, "day": 90_000, "month": 31 * 86_400 + 3600}
+    ledgers: dict[Period, Kind] = {"day": Kind.DAY, "month": Kind.MONTH}
     with table._database.read() as connection:
         for period, longest in periods.items():
-            window = window_of(period, "Europe/Berlin", sa.literal(at, sa.DateTime(timezone=True)))
+            window = window_of(period, zone, sa.literal(at, sa.DateTime(timezone=True)))
             begin, end = connection.execute(sa.select(*window)).one()
             assert begin <= at.timestamp() < end <= begin + longest
+            if period in ledgers:
+                assert (begin, end) == period_of(ledgers[period], zone_of(zone), at.timestamp())
 
 
 def test_returned_amounts_can_be_taken_by_others(table: BlockTable) -> None:
