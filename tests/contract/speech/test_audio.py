@@ -306,7 +306,7 @@ def test_a_file_that_is_no_recording_is_the_clients_fault(decoders: Decoders, tm
     assert len(decoded(decoders, write(tmp_path / "after.wav", tone(1.0)))) == RATE
 
 
-def test_a_damaged_recording_is_told_where_it_breaks(decoders: Decoders, tmp_path: Path) -> None:
+def test_the_error_for_a_damaged_recording_says_where_it_breaks(decoders: Decoders, tmp_path: Path) -> None:
     import av
 
     path = write(tmp_path / "half.m4a", noise(6.0))

@@ -297,7 +297,7 @@ async def test_the_card_of_a_version_has_its_fields(client: httpx.AsyncClient, g
     }
 
 
-def test_an_adapter_is_shown_by_its_name_though_a_later_version_has_the_same_content(tmp_path: Path) -> None:
+def test_the_label_is_the_name_if_a_later_version_has_the_same_content(tmp_path: Path) -> None:
     key = AdapterKey("small", "tone")
     with State(tmp_path / "state") as state:
         for number in (1, 2, 1):
