@@ -31,11 +31,14 @@ READ_TIMEOUT = 60.0
 
 
 def is_archive(url: str) -> bool:
-    """Return whether an address names an archive instead of an adapter's folder.
+    """Return whether an address names an archive instead of an adapter's folder."""
+    return bool(_archive_name(url))
 
-    The name may be followed by a query, such as a store's signature, or end it.
-    """
-    return any(part.rstrip("/").lower().endswith(ARCHIVES) for part in (url, url.partition("?")[0]))
+
+def _archive_name(url: str) -> str:
+    """Return an archive's name, which a query such as a store's signature may follow, or which may end one."""
+    names = (part.rstrip("/").rpartition("/")[2] for part in (url.partition("?")[0], url))
+    return next((name for name in names if name.lower().endswith(ARCHIVES)), "")
 
 
 def download(source: UrlSource, folder: Path, bounds: Bounds, reserve: DiskReserve) -> None:
@@ -46,8 +49,7 @@ def download(source: UrlSource, folder: Path, bounds: Bounds, reserve: DiskReser
     """
     url = source.url.rstrip("/")
     system, path = _file_system(url)
-    if is_archive(url):
-        name = path.partition("?")[0].rpartition("/")[2]
+    if name := _archive_name(url):
         _copy(system, path, folder / name[-MOST_NAME:], bounds.adapter_bytes, reserve)
         return
     for name in (CONFIG, TENSORS, *TOKENIZER):

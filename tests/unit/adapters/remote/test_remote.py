@@ -51,10 +51,11 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """A site with an adapter as the folder legal/ and as legal.tar.gz."""
+    """A site with an adapter as the folder legal/, and as the archives legal.tar.gz and latest."""
     write_adapter(tmp_path / "site" / "legal")
     with tarfile.open(tmp_path / "site" / "legal.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "site" / "legal", "legal")
+    shutil.copy(tmp_path / "site" / "legal.tar.gz", tmp_path / "site" / "latest")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "site"))) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -167,6 +168,12 @@ def test_a_scheme_whose_package_is_not_installed_names_it(out: Path) -> None:
         assert error.value.code == "source_not_supported"
 
 
+def test_no_archive_is_stored_by_a_name_that_leaves_its_folder() -> None:
+    for url in ("https://a/..?get=legal.tar.gz", "https://a/?get=b/legal.tar.gz"):
+        assert remote._archive_name(url).endswith("legal.tar.gz")
+        assert "/" not in remote._archive_name(url)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -175,6 +182,7 @@ def test_a_scheme_whose_package_is_not_installed_names_it(out: Path) -> None:
         "legal.tar.gz/",
         "legal.tar.gz?X-Amz-Signature=5d/e",
         f"legal.tar.gz?as={'x' * 300}.zip",
+        "latest?get=legal.tar.gz",
     ],
 )
 async def test_a_fetched_adapter_is_registered_like_any_other(site: str, rig: Rig, name: str) -> None:
