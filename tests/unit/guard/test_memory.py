@@ -90,6 +90,15 @@ def test_a_rotated_key_has_the_share_of_its_predecessors() -> None:
     assert owners_of(Caller("a", "a2", line="a1"), "x") == owners_of(Caller("a", "a1"), "x")
 
 
+def test_empty_bodies_at_the_same_time_end_in_any_order() -> None:
+    memory, first, second = BodyMemory(MOST, 10), body(), body()
+    for one in (first, second):
+        memory.add(one, 0, 0.0)
+    for one in (first, second):
+        memory.remove(one)
+    assert memory.held == 0
+
+
 def test_a_whole_body_never_gives_way() -> None:
     memory, whole = BodyMemory(MOST, MOST), body()
     memory.add(whole, MOST, 0.0)
