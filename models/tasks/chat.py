@@ -118,8 +118,9 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             for turn in turns:
                 if isinstance(turn, dict) and "output" in turn:  # a tool's output in Responses
                     yield "tool", turn["output"]
-                elif isinstance(turn, dict):
-                    yield str(turn.get("role", "user")), turn.get("content")
+                elif isinstance(turn, dict):  # of Responses' items only messages have a role; the rest is the model's
+                    other = "user" if turn.get("type", "message") == "message" else "assistant"
+                    yield str(turn.get("role", other)), turn.get("content")
     prompt = body.get("prompt")
     for number, one in enumerate(prompt if isinstance(prompt, list) else [prompt]):
         if isinstance(one, str):

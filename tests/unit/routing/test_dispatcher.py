@@ -141,6 +141,17 @@ def test_tool_results_count_as_prompt_and_continue_the_conversation(
     assert (requested.features.images, requested.is_continued) == (image, True)
 
 
+def test_reasoning_that_a_client_sends_back_is_not_the_users_text() -> None:
+    thought = {"type": "reasoning", "id": "1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
+    sent = {"model": "r", "input": [USER, thought]}
+    calls = BY_PATH[RESPONSES].parse(msgspec.json.encode(sent), {}).calls(None)
+    requested = read(
+        RESPONSES, calls, RequestContext("1"), RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    )
+    reported = requested.features.text, requested.features.characters, requested.is_continued
+    assert reported == ("weather?", len("weather?Hm."), True)
+
+
 async def test_the_same_conversation_header_differs_between_routers() -> None:
     """Routers have different targets, so that one router's choice does not apply to another."""
     made = {}
