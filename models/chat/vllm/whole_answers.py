@@ -192,7 +192,7 @@ class RequiredReader(CallReader):
                 self._maker.make_call(item["name"], json.dumps(item["parameters"], ensure_ascii=False))
                 for item in items
             ]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return []
         return self._whole(calls)
 
@@ -301,7 +301,7 @@ def is_whole(arguments: str) -> bool:
     """Return whether a call's arguments are a JSON object; those of a tool without parameters may be empty."""
     try:
         return isinstance(json.loads(arguments or "{}"), dict)
-    except ValueError:
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return False
 
 

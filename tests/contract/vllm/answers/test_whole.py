@@ -309,3 +309,19 @@ def test_the_text_is_kept_if_a_parser_raises(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Hermes2ProToolParser, "extract_tool_calls", broken)
     assert both("hermes", None, SAMPLES["hermes"], [3], 0, "stop", "auto", "hi").content == SAMPLES["hermes"]
+
+
+DEEP = '{"state": ' + "[" * 3000
+"""Arguments nested more deeply than a JSON parser can follow, as by a model that repeats a bracket."""
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        (DEEP, NAMED),
+        (f'[{{"name": "set_light", "parameters": {DEEP}}}]', "required"),
+        (f'[{{"name": "set_light", "parameters": {DEEP}{"]" * 3000}}}}}]', "required"),
+    ],
+)
+def test_arguments_that_are_nested_too_deeply_are_text(text: str, choice: Any) -> None:
+    assert both("jamba", None, text, [200], 0, "length", choice, "hi") == ("", text, [], "length")
