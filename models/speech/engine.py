@@ -170,7 +170,7 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
         super().__init__("speech")
         self._model: SpeechModel | None = None
         self._decoders = Decoders(bounds)
-        self._threshold: float | None = VAD_THRESHOLD
+        self._vad, self._threshold = True, VAD_THRESHOLD
         self._running = 0
         self._most = 0
 
@@ -201,10 +201,8 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
                 await asyncio.gather(
                     asyncio.to_thread(self._model.warm), asyncio.to_thread(voices.add, silence, final=True)
                 )
-            if flags.get("vad", True) is False:
-                self._threshold = None
-            elif "vad_threshold" in flags:
-                self._threshold = float(str(flags["vad_threshold"]))
+            self._vad = bool(flags.get("vad", True))
+            self._threshold = float(str(flags.get("vad_threshold", VAD_THRESHOLD)))
             weights = read_weights(path).bytes
         guess = estimate_memory(recipe, path) if device != "cpu" else 0
         sleeper = SpeechSleeper(self._model, path, device, partial(measure_memory, device), guess, weights, before)
@@ -226,12 +224,11 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
         self._model.check(request.language, request.task, words=request.word_timestamps)
         if self._running >= self._most:
             raise QueueFull(f"{self._running} recordings are being transcribed.", retry_after=5.0)
-        threshold = self._threshold
-        if request.vad is not None:
-            threshold = (threshold or VAD_THRESHOLD) if request.vad else None
+        vad = self._vad if request.vad is None else request.vad
         self._running += 1
         try:
             with await self._open(request) as recording:
+                threshold = self._threshold if vad else None
                 run = TranscriptionRun(self._model, self._batcher, request, recording, threshold)
                 async with aclosing(run.events()) as events:
                     async for event in events:

@@ -169,6 +169,17 @@ class TestEngine:
             await everything(english, sounds[name], vad=False)
         )  # without voice detection, a random network writes something
 
+    async def test_a_client_that_asks_for_voice_detection_gets_the_recipes_threshold(
+        self, english_model: Path, sounds: dict[str, Path]
+    ) -> None:
+        """At 0 everything is speech, at the default nothing of this recording."""
+        engine = WhisperEngine()
+        await engine.load(whisper_recipe(vad=False, vad_threshold=0), english_model, "cpu", Reports())
+        try:
+            assert segments(await everything(engine, sounds["silence.wav"], vad=True))
+        finally:
+            await engine.close()
+
     async def test_words(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
         events = await everything(english, sounds["long.flac"], word_timestamps=True)
         check(events, 40.0)
