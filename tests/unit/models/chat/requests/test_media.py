@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import random
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from models.chat.requests.request import ChatRequest
 from registry.bounds import Bounds
 from registry.errors import BadRequest
 
-BOUNDS = Bounds(image_pixels=1_000_000)
+BOUNDS = Bounds(image_pixels=1_000_000, parts_all=64)
 
 
 def encoded(width: int, height: int, form: str = "PNG") -> str:
@@ -57,6 +58,44 @@ def test_all_images_together_are_bounded(path: str, field: str, part: Any, form:
     with pytest.raises(BadRequest, match="more than 1000000 pixels together") as refused:
         check(path, **{field: [first, second, {"role": "user", "content": [part(encoded(1, 1, form))]}]})
     assert (refused.value.code, refused.value.param) == ("images_too_large", field)
+
+
+@pytest.mark.parametrize("escaped", ["base64", "data:", "source"])
+def test_an_image_is_found_however_its_json_is_written(escaped: str) -> None:
+    image = encoded(1001, 1000)
+    for part in (by_chat(image), by_messages(image)):
+        body = json.dumps({"messages": [{"role": "user", "content": [part]}]}).replace(
+            escaped, f"\\u{ord(escaped[0]):04x}{escaped[1:]}"
+        )
+        with pytest.raises(BadRequest, match="pixels together"):
+            media.check(ChatRequest("/v1/chat/completions", body.encode()), BOUNDS)
+
+
+@pytest.mark.parametrize("source", [{}, {"type": "file"}, {"media_type": "image/png"}])
+def test_a_source_of_any_type_but_url_is_base64_as_for_vllm(source: dict[str, str]) -> None:
+    part = {"type": "image", "source": {**source, "data": encoded(1001, 1000)}}
+    with pytest.raises(BadRequest, match="pixels together"):
+        check("/v1/messages", messages=[{"role": "user", "content": [part]}])
+    check(
+        "/v1/messages", messages=[{"role": "user", "content": [{**part, "source": {**part["source"], "type": "url"}}]}]
+    )
+
+
+def test_each_frame_of_a_video_of_images_counts() -> None:
+    frames = [encoded(500, 500, "JPEG")] * 4
+    for more, is_refused in (([], False), ([encoded(1, 1, "JPEG")], True)):
+        url = f"data:Video/jpeg;base64,{','.join([*frames, *more])}"
+        body = {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": url}}]}]}
+        with pytest.raises(BadRequest, match="pixels together") if is_refused else nullcontext():
+            check("/v1/chat/completions", **body)
+
+
+def test_the_files_of_a_request_are_bounded_where_they_are_no_images() -> None:
+    """Each takes 0.1 ms to find out, on the loop that feeds all streams."""
+    for count, is_refused in ((BOUNDS.parts_all, False), (BOUNDS.parts_all + 1, True)):
+        part = {"type": "text", "text": "base64", "more": ["data:,AAAA"] * count}
+        with pytest.raises(BadRequest, match="images or other files") if is_refused else nullcontext():
+            check("/v1/chat/completions", messages=[{"role": "user", "content": [part]}])
 
 
 def test_an_image_that_pillow_itself_refuses_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
