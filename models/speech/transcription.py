@@ -163,7 +163,7 @@ class TranscriptionRun:
             window = Window(audio, (Piece(0.0, (offset + position) / RATE, len(audio) / RATE),))
             result = await self._transcribe_window(window)
             move = len(audio)
-            last = result.segments[-1] if len(result.segments) > 1 else None
+            last = result.segments[-1] if len(result.segments) > 1 and not result.silent else None
             if last and not last.closed and (len(audio) == self._window or not last.tokens):
                 cut_off = round(last.before * RATE)
                 if cut_off >= SEEK_STEP:

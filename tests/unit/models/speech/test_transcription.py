@@ -106,3 +106,11 @@ async def test_speech_that_begins_at_the_end_of_a_window_starts_the_next(
     steps = Steps({0.0: WindowResult(segments, "en", 1.0, 0.0, -0.1, 0.0, 1.0, texts)})
     found = [one for one in await events(steps, 12.6) if isinstance(one, Segment)]
     assert [segment.start for segment in found] == starts
+
+
+async def test_a_silent_window_is_left_out_whole_whatever_the_network_wrote() -> None:
+    segments = [TimedSegment(0.0, 1.0, [1]), TimedSegment(1.0, 10.0, [2], closed=False, before=1.0)]
+    steps = Steps({0.0: WindowResult(segments, "en", 1.0, 0.0, -1.5, 0.9, 1.0, ["x", "y"])})
+    found = await events(steps, 20.0)
+    assert len(steps.windows) == 2
+    assert not [one for one in found if isinstance(one, Segment)]
