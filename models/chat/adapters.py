@@ -80,6 +80,7 @@ class EngineAdapters:
         async with self._lock(adapter.digest):
             if adapter.digest in self._staged:
                 return
+            template = await asyncio.to_thread(own_template, Path(adapter.path))
             number = next(self._numbers)
             try:
                 outcome = await self._finish(core.stage_adapter, number, adapter.path)
@@ -93,7 +94,6 @@ class EngineAdapters:
                 faults, more = "; ".join(outcome[1:4]), len(outcome) - 4
                 why = faults.replace(adapter.path, "its folder") + (f"; {more} more" if more > 0 else "")
                 raise Unfit(f"adapter {adapter.digest} cannot be loaded: {short(why, 500)}", outcome[1:])
-            template = await asyncio.to_thread(own_template, Path(adapter.path))
             self._staged[adapter.digest] = StagedAdapter(number, template=template)
 
     async def place(self, adapter: AdapterRef, evict: str | None, patience: float = 0.0) -> None:
