@@ -1,41 +1,81 @@
-"""Turn Anthropic's plain-text documents into text blocks.
+"""Turn Anthropic's plain-text documents and search results into text blocks.
 
-vLLM does not support documents. PDFs and documents with citations switched on are left unchanged and then refused.
+vLLM supports neither: it refuses them in a message, and silently leaves them out of a tool's result. PDFs, and blocks
+with citations switched on, are refused here.
 """
 
+import re
 from typing import Any
 
 import msgspec
 
 from models.chat.requests.request import ChatRequest
+from registry.errors import BadRequest
 
-_MARK, _NONE = b'"document"', msgspec.Raw(b"[]")
+_MARK, _NONE = re.compile(rb'"(document|search_result)"'), msgspec.Raw(b"[]")
 
 
 def write_out(request: ChatRequest) -> None:
-    """Replace each document in the messages by its text."""
-    if _MARK not in bytes(request.fields.get("messages", _NONE)):
+    """Replace each document and search result in the messages by its text.
+
+    Raises BadRequest for one whose text is not in the request, or that the answer should cite.
+    """
+    if _MARK.search(memoryview(request.fields.get("messages", _NONE))) is None:
         return  # the usual case
     messages = request.value("messages")
     if not isinstance(messages, list):
         return
-    written = [_message(message) for message in messages]
+    written = [_with_content(message, f"messages[{index}]") for index, message in enumerate(messages)]
     if written != messages:
         request.replace("messages", msgspec.json.encode(written))
 
 
-def _message(message: Any) -> Any:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return message
-    return {**message, "content": [_block(block) for block in message["content"]]}
+def _with_content(holder: Any, at: str) -> Any:
+    """Write out the blocks in the content of a message or of a tool's result."""
+    if not isinstance(holder, dict) or not isinstance(holder.get("content"), list):
+        return holder
+    blocks = [_block(block, f"{at}.content[{index}]") for index, block in enumerate(holder["content"])]
+    return {**holder, "content": blocks}
 
 
-def _block(block: Any) -> Any:
+def _block(block: Any, at: str) -> Any:
     match block:
-        case {"type": "document", "citations": {"enabled": True}}:
-            return block
-        case {"type": "document", "source": {"type": "text", "data": str(text)}}:
-            heading = [part for name in ("title", "context") if isinstance(part := block.get(name), str) and part]
-            return {"type": "text", "text": "\n\n".join([*heading, text])}
+        case {"type": "tool_result"}:
+            return _with_content(block, at)
+        case {"type": "document" | "search_result", "citations": {"enabled": True}}:
+            raise _refusal(f"{at}.citations", "answers here cite nothing: leave 'citations' out.")
+        case {
+            "type": "document",
+            "source": {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)},
+        }:
+            return _text(block, ("title", "context"), text)
+        case {"type": "document", "source": {"type": "content", "content": list(parts)}}:
+            return _text(block, ("title", "context"), *_texts(parts, f"{at}.source.content"))
+        case {"type": "search_result", "content": list(parts)}:
+            return _text(block, ("title", "source"), *_texts(parts, f"{at}.content"))
+        case {"type": "document"}:
+            raise _refusal(f"{at}.source", "only documents of plain text are read here: send the document's text.")
+        case {"type": "search_result"}:
+            raise _refusal(f"{at}.content", "a search result has a list of text blocks.")
         case _:
             return block
+
+
+def _texts(parts: list[Any], at: str) -> list[str]:
+    texts = []
+    for index, part in enumerate(parts):
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                raise _refusal(f"{at}[{index}]", "only blocks of text are read here: leave others out.")
+    return texts
+
+
+def _text(block: dict[str, Any], names: tuple[str, str], *texts: str) -> dict[str, Any]:
+    heading = [part for name in names if isinstance(part := block.get(name), str) and part]
+    return {"type": "text", "text": "\n\n".join([*heading, *texts])}
+
+
+def _refusal(param: str, advice: str) -> BadRequest:
+    return BadRequest(f"{param}: {advice}", param=param, code="invalid_value")

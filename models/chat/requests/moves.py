@@ -10,7 +10,7 @@
 | `enable_thinking`, of Qwen's own API         | to `chat_template_kwargs`                                      |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
 | a `json_schema` without a name               | gets one, as Ollama and llama.cpp need none                    |
-| Anthropic's documents of plain text          | to text (`models.chat.requests.documents`)                     |
+| Anthropic's documents and search results     | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
 | an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
 | an empty `tools`, `suffix` or `grammar`      | removed                                                        |

@@ -7,6 +7,7 @@ import pytest
 
 from models.chat.requests import moves
 from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest
+from registry.errors import BadRequest
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON = {"type": "json_schema", "schema": SCHEMA}
@@ -111,7 +112,7 @@ def test_the_beta_name_of_an_output_format_is_accepted(path: str, config: dict[s
 
 PLAIN = {"type": "text", "media_type": "text/plain", "data": "All slots are full."}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "aGk="}
-QUOTED = {"type": "document", "source": PLAIN, "citations": {"enabled": True}}
+TEXT = {"type": "text", "text": "a document"}
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
@@ -123,20 +124,57 @@ QUOTED = {"type": "document", "source": PLAIN, "citations": {"enabled": True}}
             {"type": "document", "source": PLAIN, "title": "News", "context": "", "citations": {"enabled": False}},
             {"type": "text", "text": "News\n\nAll slots are full."},
         ),
-        ({"type": "document", "source": PDF}, {"type": "document", "source": PDF}),
-        (QUOTED, QUOTED),
-        ({"type": "text", "text": "a document"}, {"type": "text", "text": "a document"}),
+        (
+            {"type": "document", "source": {"type": "content", "content": "Two slots."}},
+            {"type": "text", "text": "Two slots."},
+        ),
+        (
+            {"type": "document", "source": {"type": "content", "content": [TEXT, TEXT]}},
+            {"type": "text", "text": "a document\n\na document"},
+        ),
+        (
+            {"type": "search_result", "source": "http://a", "title": "News", "content": [TEXT], "citations": None},
+            {"type": "text", "text": "News\n\nhttp://a\n\na document"},
+        ),
+        (TEXT, TEXT),
+        ({"type": "tool_result", "content": "a document"}, {"type": "tool_result", "content": "a document"}),
     ],
 )
-def test_a_document_of_plain_text_becomes_text(path: str, block: Any, written: Any) -> None:
-    turns = [{"role": "user", "content": "hi"}, {"role": "user", "content": [block, QUOTED]}, 5]
-    request = ChatRequest(path, json.dumps({"model": "m", "messages": turns}).encode())
+def test_documents_and_search_results_become_text(path: str, block: Any, written: Any) -> None:
+    def turns(*blocks: Any) -> list[Any]:
+        result = {"type": "tool_result", "tool_use_id": "1", "content": list(blocks)}
+        return [{"role": "user", "content": "hi"}, {"role": "user", "content": [result, *blocks]}, 5]
+
+    request = ChatRequest(path, json.dumps({"model": "m", "messages": turns(block, TEXT)}).encode())
     assert len(request.turns("messages")) == 3
     moves.move(request)
-    assert json.loads(request.body)["messages"] == [turns[0], {"role": "user", "content": [written, QUOTED]}, 5]
+    assert json.loads(request.body)["messages"] == turns(written, TEXT)
     turn = request.turns("messages")[1]
     assert turn is not None
-    assert json.loads(bytes(turn.content))[0] == written
+    assert json.loads(bytes(turn.content))[1] == written
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        ({"type": "document", "source": PDF}, "source"),
+        ({"type": "document", "source": {"type": "file", "file_id": "f"}}, "source"),
+        ({"type": "document"}, "source"),
+        (
+            {"type": "document", "source": {"type": "content", "content": [TEXT, {"type": "image"}]}},
+            "source.content[1]",
+        ),
+        ({"type": "document", "source": PLAIN, "citations": {"enabled": True}}, "citations"),
+        ({"type": "search_result", "content": [TEXT], "citations": {"enabled": True}}, "citations"),
+        ({"type": "search_result", "content": "a"}, "content"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_other_documents_are_refused_also_in_the_result_of_a_tool(block: Any, field: str, inside: bool) -> None:
+    held = {"type": "tool_result", "tool_use_id": "1", "content": [block]} if inside else block
+    with pytest.raises(BadRequest) as refused:
+        moved(MESSAGES, {"model": "m", "messages": [{"role": "user", "content": [TEXT, held]}]})
+    assert refused.value.param == f"messages[0].content[1]{'.content[0]' if inside else ''}.{field}"
 
 
 def test_answers_in_the_input_of_a_response_get_their_type() -> None:
