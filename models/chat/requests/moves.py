@@ -13,6 +13,7 @@
 | Anthropic's documents and search results     | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
 | an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
+| an image in Responses without a `detail`     | gets `auto`, the default of OpenAI's API                       |
 | an empty `tools`, `suffix` or `grammar`      | removed                                                        |
 | `stream_options` without a stream            | removed: a complete answer has its usage anyway                |
 | `tool_choice` `auto` or `none` without tools | removed: it asks for nothing                                   |
@@ -26,6 +27,7 @@ A field whose target is already set stays where it is and is refused by name (`m
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -46,9 +48,8 @@ _EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
 _NULL, _BLANK, _UNLIMITED = msgspec.Raw(b"null"), msgspec.Raw(b'""'), msgspec.Raw(b"-1")
 _FALSE = msgspec.Raw(b"false")
 _ASSISTANT = msgspec.Raw(b'"assistant"')
-_ANSWER = (b'"output_text"', b'"refusal"')
-"""Types of an answer's content parts. Inside a text their quotes would be escaped."""
-
+_ANSWER, _IMAGE = (b'"output_text"', b'"refusal"'), b'"input_image"'
+"""Types of content parts: of an answer, and of a request. Inside a text their quotes would be escaped."""
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NAME = "answer"
@@ -85,6 +86,7 @@ def move(request: ChatRequest) -> None:
         documents.write_out(request)
     elif request.path == RESPONSES:
         _name_messages(request)
+        _detail_images(request)
 
 
 def _rename(request: ChatRequest, name: str, known: str) -> None:
@@ -146,6 +148,27 @@ def _name_messages(request: ChatRequest) -> None:
     named = [_named(item) if begins(item, b"{") else item for item in items]
     if named != items:
         request.replace("input", msgspec.json.encode(named))
+
+
+def _detail_images(request: ChatRequest) -> None:
+    """Complete images, also those in the output of a tool, where vLLM refuses them."""
+    if _IMAGE not in bytes(request.fields.get("input", _NULL)):
+        return  # the usual case
+    items = request.value("input")
+    if isinstance(items, list) and (detailed := [_detailed(item) for item in items]) != items:
+        request.replace("input", msgspec.json.encode(detailed))
+
+
+def _detailed(item: Any) -> Any:
+    match item:
+        case {"content": list(parts)}:
+            return {**item, "content": [_detailed(part) for part in parts]}
+        case {"output": list(parts)}:
+            return {**item, "output": [_detailed(part) for part in parts]}
+        case {"type": "input_image"} if item.get("detail") is None:
+            return {**item, "detail": "auto"}
+        case _:
+            return item
 
 
 def _named(item: msgspec.Raw) -> msgspec.Raw:

@@ -177,6 +177,16 @@ def test_other_documents_are_refused_also_in_the_result_of_a_tool(block: Any, fi
     assert refused.value.param == f"messages[0].content[1]{'.content[0]' if inside else ''}.{field}"
 
 
+@pytest.mark.parametrize("field", ["content", "output"])
+@pytest.mark.parametrize("missing", [{}, {"detail": None}])
+def test_images_in_the_input_of_a_response_get_the_default_detail(field: str, missing: dict[str, Any]) -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    items = [{"call_id": "1", field: [image | missing, image | {"detail": "low"}, TEXT]}, {field: "input_image"}, 5]
+    body = moved(RESPONSES, {"model": "m", "input": items})
+    whole = [image | {"detail": "auto"}, image | {"detail": "low"}, TEXT]
+    assert body["input"] == [{"call_id": "1", field: whole}, *items[1:]]
+
+
 def test_answers_in_the_input_of_a_response_get_their_type() -> None:
     items = [QUESTION, ANSWER, {**REFUSAL, "id": None}, {"type": "message", **ANSWER}, QUESTION]
     body = moved(RESPONSES, {"model": "m", "input": items})
