@@ -63,6 +63,7 @@ HINTS = frozenset(
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     CHAT: {"reasoning_effort": "where the model knows no effort"},
     RESPONSES: {
+        "include": "of the tools below",
         "truncation": "unless `disabled`",
         "reasoning.effort": "where the model knows no effort",
         "reasoning.summary": "unless `auto`",
@@ -272,6 +273,7 @@ def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) 
         )
         hints.leave_out(error, "truncation")
     _check_tools(request, hints)
+    _check_include(request, hints)
     _check_reasoning(request, hints, knows_effort)
     text = request.object("text")
     _only(text, TEXT, hints, "text")
@@ -358,6 +360,27 @@ def _demands(request: ChatRequest, tool: _Tool) -> bool:
     """Whether `tool_choice` names this tool."""
     choice = request.object("tool_choice")
     return choice.get("type") == tool.type or (tool.name is not None and choice.get("name") == tool.name)
+
+
+def _check_include(request: ChatRequest, hints: Leniency) -> None:
+    """Leave out what the answer should include of tools that run on the vendor's servers.
+
+    Vercel's AI SDK asks for it whenever it sends such a tool.
+    """
+    include = request.value("include")
+    if not isinstance(include, list):
+        return  # vLLM refuses it
+    left = [name for name in include if not (isinstance(name, str) and HOSTED.match(name))]
+    if left == include:
+        return
+    error = BadRequest(
+        "Only functions are available here: leave what belongs to the vendor's tools out of 'include'.",
+        param="include",
+        code="unsupported_value",
+    )
+    hints.leave_out(error, "include")
+    if left:
+        request.replace("include", msgspec.json.encode(left))
 
 
 def _check_reasoning(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:

@@ -202,6 +202,8 @@ def test_clients_know_an_earlier_response_that_is_not_stored_by_its_code(
         (RESPONSES, {"tools": [{"type": "function"}, {"type": "web_search"}]}, {"tools": [{"type": "function"}]},
          "tools of type web_search"),
         (RESPONSES, {"tools": [{"type": "mcp"}], "tool_choice": "auto"}, {}, "tools of type mcp"),
+        (RESPONSES, {"include": ["web_search_call.action.sources", "message.output_text.logprobs"]},
+         {"include": ["message.output_text.logprobs"]}, "include"),
         (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, {},
          "tools of type web_search_20250305"),
         (MESSAGES, {"context_management": {"edits": []}}, {}, "context_management"),
@@ -215,7 +217,7 @@ def test_hints_are_left_out_with_a_warning(
     fields: chat_fields.Fields, path: str, more: dict[str, Any], left: dict[str, Any], name: str
 ) -> None:
     known = {
-        RESPONSES: fields[RESPONSES] | {"tools", "tool_choice", "text", "truncation"},
+        RESPONSES: fields[RESPONSES] | {"include", "tools", "tool_choice", "text", "truncation"},
         CHAT: (fields[CHAT] | {"response_format", "stream_options"}) - {"reasoning_effort"},
         MESSAGES: fields[MESSAGES] | {"output_config", "tools"},
     }
@@ -421,6 +423,7 @@ SAMPLES: dict[str, Any] = {
     "reasoning_effort": "high", "truncation": "auto", "reasoning.effort": "high", "reasoning.summary": "detailed",
     "reasoning.generate_summary": "detailed", "text.verbosity": "low", "output_config.effort": "low",
     "stream_options": {"include_usage": True}, "thinking": {"type": "enabled"}, "reasoning": {"effort": "low"},
+    "include": ["web_search_call.action.sources"],
 }  # fmt: skip
 """A value that is left out, by field. The default is 'x'."""
 
