@@ -22,6 +22,7 @@ from registry.recipes.fields import (
     Seconds,
     Size,
     Strict,
+    Text,
     flags_as_text,
 )
 
@@ -354,6 +355,16 @@ class Recipe(Strict):
         description="chat: refuse a hint that cannot be followed, such as an unknown field or OpenAI's `store: true`, "
         "instead of ignoring it with a warning header",
     )
+    system: str = Field(
+        default="",
+        max_length=65536,
+        description="chat: the system message of requests that have none, for the model and its adapters",
+    )
+    stop: tuple[Text, ...] = Field(
+        default=(),
+        max_length=16,
+        description="chat: texts that end an answer, for requests that name none, for the model and its adapters",
+    )
     truncate: bool = Field(
         default=False,
         description="embed: cut inputs over the context length, with a warning header, where a request does not send "
@@ -429,6 +440,10 @@ class Recipe(Strict):
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.task is not Task.CHAT and self.reasoning_field != "reasoning":
             raise PydanticCustomError("reasoning_task", "only task chat has reasoning; leave reasoning_field out")
+        if self.task is not Task.CHAT and self.system:
+            raise PydanticCustomError("system_task", "only task chat has a system message; leave 'system' out")
+        if self.task is not Task.CHAT and self.stop:
+            raise PydanticCustomError("stop_task", "only task chat ends its answers at a text; leave 'stop' out")
         if self.task is not Task.EMBED and self.truncate:
             raise PydanticCustomError("truncate_task", "only task embed cuts its inputs; leave 'truncate' out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:

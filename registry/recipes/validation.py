@@ -92,6 +92,8 @@ POINTS: Mapping[str, Loc] = {
     "window_padded": ("window", "padded"),
     "window_task": ("window",),
     "truncate_task": ("truncate",),
+    "system_task": ("system",),
+    "stop_task": ("stop",),
     "former_flag": ("engine", "flags"),
     "parallel_task": ("parallel",),
     "parallel_sleep": ("residency", "sleep"),
@@ -126,6 +128,8 @@ VLLM_FIELDS: Mapping[str, str] = {
 FOREIGN_KEYS: Mapping[str, str] = {
     **{name: f"vLLM's '{name}' is '{field}' here" for name, field in VLLM_FIELDS.items() if name != field},
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
+    "system_prompt": "LocalAI's 'system_prompt' is 'system' here",
+    "stopwords": "LocalAI's 'stopwords' is 'stop' here",
     "auto_truncate": "Text Embeddings Inference's 'auto_truncate' is 'truncate' here",
     "device": "the device is a setting of the server: roundhouse serve --device",
     "host": "the address is a setting of the server: roundhouse serve --host",

@@ -87,7 +87,9 @@ class ModelFetcher:
         entry.queue.refuse(Unavailable(error.message, code=error.code, retry_after=wait))
 
 
-FIELDS_WITHOUT_RELOAD = ("version", "price", "description", "owned_by", "aliases", "adapters", "replicas")
+FIELDS_WITHOUT_RELOAD = (
+    "version", "price", "description", "owned_by", "aliases", "adapters", "replicas", "system", "stop",
+)  # fmt: skip
 """Recipe fields that can change without reloading the engine."""
 PATIENCE = 600.0
 """Seconds that a model may stay in use before it drains for its new recipe."""

@@ -8,6 +8,7 @@ Below the folder of OLLAMA_MODELS, `~/.ollama/models` or Ollama's service:
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ SAMPLING = {
     "repeat_penalty": "repetition_penalty",
 }  # fmt: skip
 """Parameters of Ollama, and the same in a model's generation config."""
+MARK = re.compile(r"<[^<>]+>|\[/?[A-Z_]+\]")
+"""Matches a stop sequence that is one of the model's own tokens, such as `<|eot_id|>`. Those end an answer anyway."""
 LOST = {
     "adapter": "Its LoRA adapter is left out: register the folder of peft that it was made from as an adapter.",
     "projector": "It will read no images: its part for images is in a file of its own, which is left out.",
@@ -75,11 +78,11 @@ def find(name: str) -> PulledModel:
         overrides["engine.flags.override_generation_config"] = sampling
     if "num_ctx" in given:
         overrides["context_length"] = given["num_ctx"]
-    notes = [LOST[kind] for kind in LOST if kind in layers]
     if system:
-        notes.append(f"Its system message is left out: send it in each request. {json.dumps(system)}")
-    if stop := given.get("stop"):
-        notes.append(f"Answers end by the model's own tokens. If they do not, send stop: {json.dumps(stop)}")
+        overrides["system"] = system
+    if stop := [text for text in _texts(given.get("stop")) if not MARK.fullmatch(text)]:
+        overrides["stop"] = stop
+    notes = [LOST[kind] for kind in LOST if kind in layers]
     return PulledModel(_short(name), layers["model"].resolve(), overrides, tuple(notes))
 
 
@@ -111,6 +114,11 @@ def _object(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{file.name} is no object")
     return value
+
+
+def _texts(value: object) -> list[str]:
+    """Return a text, or a list of texts, as a list."""
+    return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str) and text]
 
 
 def _parts(name: str) -> tuple[list[str], str]:

@@ -22,6 +22,7 @@ from registry.records import Version
 from routing.replicas import Reason, choose, keys_of
 from runtime.gateway.backend import LoadProgress, TargetState
 from runtime.gateway.charging import batch_price_list, price_list
+from runtime.gateway.local.defaults import defaults
 from runtime.gateway.local.work import WorkEstimator
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import ModelRef, Names
@@ -315,9 +316,10 @@ class LocalLease:
         tier = TIERS[context.service_class] if context.hints.echoes_class else ""
         repeated = {"service_tier": tier} if tier and call.path == "/v1/responses" else {}
         begun = CONTINUED if call.continues else {}
+        body = {**call.body, **defaults(self.entry.recipe, call.path, call.body)}
         return HttpCall(
             path=call.path,
-            body=msgspec.json.encode({**call.body, **self._salt(call), "model": served, **repeated, **begun}),
+            body=msgspec.json.encode({**body, **self._salt(call), "model": served, **repeated, **begun}),
             served=served,
             display_name=self._target.requested,
             adapter=self._adapter,

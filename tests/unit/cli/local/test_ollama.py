@@ -62,16 +62,19 @@ def test_a_model_is_found_by_each_spelling_of_its_name(
 
 
 def test_parameters_become_values_of_the_recipe_and_notes_say_what_stays_behind(store: Store) -> None:
-    parameters = {"temperature": 0.6, "repeat_penalty": 1.1, "num_ctx": 4096, "stop": ["<|end|>"], "mirostat": 2}
+    stop = ["<|end|>", "[INST]", "<end>", "User:"]
+    parameters = {"temperature": 0.6, "repeat_penalty": 1.1, "num_ctx": 4096, "stop": stop, "mirostat": 2}
     store.pull(f"{LIBRARY}/pirate/latest", model="GGUF", params=json.dumps(parameters), system="Speak like a pirate.",
                adapter="GGUF", projector="GGUF", messages="[]", template="{{ .Prompt }}")  # fmt: skip
     found = ollama.find("pirate")
     assert found.overrides == {
         "engine.flags.override_generation_config": {"temperature": 0.6, "repetition_penalty": 1.1},
         "context_length": 4096,
+        "system": "Speak like a pirate.",
+        "stop": ["User:"],
     }
     notes = "\n".join(found.notes)
-    for text in ("peft", "images", "example messages", '"Speak like a pirate."', '["<|end|>"]'):
+    for text in ("peft", "images", "example messages"):
         assert text in notes
 
 
@@ -106,13 +109,12 @@ def test_it_is_linked_and_added_under_its_name(
     for _ in range(2):  # a link that is there already is replaced
         result = run("models", "add", "ollama:tune:1b", "--yes", "--set", "context_length=512")
         assert result.exit_code == 0, result.stderr
-    assert "Its system message is left out" in result.stderr
     link = tmp_path / "ollama-models" / "tune-1b" / "tune-1b.gguf"
     assert link.read_text() == "GGUF"
     body: dict[str, Any] = next(received.json for received in server.received if received.method == "POST")
     assert (body["source"], body["id"]) == (str(link), "tune:1b")
     assert body["overrides"] == {
-        "engine.flags.override_generation_config": {"temperature": 0.6}, "context_length": 512,
+        "engine.flags.override_generation_config": {"temperature": 0.6}, "context_length": 512, "system": "Be brief.",
     }  # fmt: skip
     assert run("models", "add", "ollama:tune:1b", "--id", "mine", "--dry-run").exit_code == 0
     assert server.received[-1].json["id"] == "mine"

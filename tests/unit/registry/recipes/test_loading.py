@@ -111,6 +111,16 @@ def test_only_embedding_models_cut_their_inputs(write: Write) -> None:
     assert faults(write(SPEECH + "truncate: true")) == [f"r.yaml:6: {stated}"]
 
 
+def test_only_chat_models_have_a_system_message_and_stop_sequences(write: Write) -> None:
+    loaded = load_recipes(write(GOOD.format("a") + "system: Be brief.\nstop: ['User:', '###']\n"))[0]
+    assert (loaded.system, loaded.stop) == ("Be brief.", ("User:", "###"))
+    for more, stated in (
+        ("system: Be brief.", "'system': only task chat has a system message; leave 'system' out"),
+        ("stop: ['###']", "'stop': only task chat ends its answers at a text; leave 'stop' out"),
+    ):
+        assert faults(write(SPEECH + more)) == [f"r.yaml:6: {stated}"]
+
+
 def test_most_replicas_default_to_least(write: Write) -> None:
     text = f"{GOOD.format('a')}replicas: {{least: 2}}\n---\n{GOOD.format('b')}replicas: {{most: 3}}\n"
     recipes = load_recipes(write(text))

@@ -1,0 +1,1 @@
+"""The chat family of OpenAI and Anthropic."""
