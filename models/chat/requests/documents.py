@@ -5,6 +5,7 @@ with citations switched on, are refused here.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,23 +26,29 @@ def write_out(request: ChatRequest) -> None:
     messages = request.value("messages")
     if not isinstance(messages, list):
         return
-    written = [_with_content(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    written = [_with_content(message, f"messages[{index}]", _block) for index, message in enumerate(messages)]
     if written != messages:
         request.replace("messages", msgspec.json.encode(written))
 
 
-def _with_content(holder: Any, at: str) -> Any:
+def _with_content(holder: Any, at: str, write: Callable[[Any, str], Any]) -> Any:
     """Write out the blocks in the content of a message or of a tool's result."""
     if not isinstance(holder, dict) or not isinstance(holder.get("content"), list):
         return holder
-    blocks = [_block(block, f"{at}.content[{index}]") for index, block in enumerate(holder["content"])]
+    blocks = [write(block, f"{at}.content[{index}]") for index, block in enumerate(holder["content"])]
     return {**holder, "content": blocks}
 
 
 def _block(block: Any, at: str) -> Any:
     match block:
-        case {"type": "tool_result"}:
-            return _with_content(block, at)
+        case {"type": "tool_result"}:  # results hold no results, and ones nested a thousand times would end this
+            return _with_content(block, at, _written)
+        case _:
+            return _written(block, at)
+
+
+def _written(block: Any, at: str) -> Any:
+    match block:
         case {"type": "document" | "search_result", "citations": {"enabled": True}}:
             raise _refusal(f"{at}.citations", "answers here cite nothing: leave 'citations' out.")
         case {

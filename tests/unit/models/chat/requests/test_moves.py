@@ -177,6 +177,17 @@ def test_other_documents_are_refused_also_in_the_result_of_a_tool(block: Any, fi
     assert refused.value.param == f"messages[0].content[1]{'.content[0]' if inside else ''}.{field}"
 
 
+def test_results_of_tools_within_each_other_are_left_as_they_are() -> None:
+    """Hundreds of them, which the JSON may hold, would be too deep to be written out."""
+    block = '{"type": "document"}'
+    for _ in range(400):
+        block = f'{{"type": "tool_result", "content": [{block}]}}'
+    body = f'{{"messages": [{{"role": "user", "content": [{block}]}}]}}'.encode()
+    request = ChatRequest(MESSAGES, body)
+    moves.move(request)
+    assert request.body == body
+
+
 @pytest.mark.parametrize("field", ["content", "output"])
 @pytest.mark.parametrize("missing", [{}, {"detail": None}])
 def test_images_in_the_input_of_a_response_get_the_default_detail(field: str, missing: dict[str, Any]) -> None:
