@@ -1,0 +1,1 @@
+"""The checks of grammars before they reach the engine."""
