@@ -24,3 +24,15 @@ RecipeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:
 """A model's id in recipe files. A former version that is still served has the id `id@version`."""
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 ModelId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
+
+
+def model_of(name: str) -> str:
+    """The model in a name whose version is spelled out, such as `gpt:7b@3` or, of an adapter, `gpt:7b:upper@v1`.
+
+    Other names with a ':' count as an adapter's, which may not be registered yet.
+    """
+    spelled, at, version = name.rpartition("@")
+    if at and version.isdigit():
+        return spelled
+    adapter = spelled if at else name
+    return adapter.rpartition(":")[0] or adapter

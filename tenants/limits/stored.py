@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from registry.errors import Refusal, StorageExceeded
+from registry.names import model_of
 from registry.records import Adapter, AdapterKey
 from tenants.limits.limiter import DAY, OnLimit
 from tenants.limits.records import Kind, Limit, Mode
@@ -152,5 +153,12 @@ class QueueLimiter:
 
 
 def _counted(limit: Limit, tokens: Mapping[str, int]) -> int:
-    """Return the tokens that a limit counts. An adapter's tokens count as its model's."""
-    return sum(count for name, count in tokens.items() if limit.counts(name) or limit.counts(name.partition(":")[0]))
+    """Return the tokens that a limit counts. An adapter's tokens count as its model's.
+
+    tokens: by name, with the version if it is known. An adapter may also follow behind a space.
+    """
+    counted = 0
+    for name, count in tokens.items():
+        model = name.partition(" ")[0]
+        counted += count if limit.counts(model) or limit.counts(model_of(model)) else 0
+    return counted

@@ -8,6 +8,7 @@ from batches.work.lost import FILL_BELOW, REVOKE_BELOW, LostWork
 from batches.work.policy import RESERVED, NamedRoom, Traffic
 from registry.catalog import ResolvedName
 from registry.errors import RoundhouseError
+from registry.names import model_of
 from registry.recipes.provider import Provider
 from runtime.gateway.names import Names
 from runtime.gateway.record import RequestRecord
@@ -115,7 +116,7 @@ class LineRooms:
         spelled = name.partition("@")[0]
         if self._find_remote is None or "@" not in name or self._names.is_router(spelled):
             return False
-        return not self._was_removed(spelled.partition(":")[0])
+        return not self._was_removed(model_of(name).partition("@")[0])
 
     def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
         """Return each name with its current version spelled out, for models of this server or fleet only."""

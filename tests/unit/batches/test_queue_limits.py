@@ -49,6 +49,22 @@ def test_a_limit_of_one_model_counts_only_its_tokens() -> None:
     )
 
 
+def test_a_limit_of_one_model_leaves_out_a_model_whose_name_begins_with_its_name() -> None:
+    """As 'gpt:7b' does with 'gpt': it is no adapter of it, and has adapters of its own."""
+    short, _ = limiter(limit(10, model="gpt"))
+    assert short.refusal(TEAM, {"gpt:7b@1": 11, "gpt:7b:upper@v1": 11, "gpt:7b@1 adapter_id=org/name": 11}, {}) is None
+    assert short.refusal(TEAM, {"gpt@1": 5, "gpt:upper@v1": 5, "gpt@1 adapter_id=new@v1": 1}, {}) is not None
+    long, _ = limiter(limit(10, model="gpt:7b"))
+    assert long.refusal(TEAM, {"gpt@1": 11, "gpt:upper@v1": 11}, {}) is None
+    assert long.refusal(TEAM, {"gpt:7b@1": 5, "gpt:7b:upper@v1": 5, "gpt:7b@1 adapter_id=org/name": 1}, {}) is not None
+
+
+def test_a_limit_of_one_model_counts_an_adapter_that_is_not_registered_yet() -> None:
+    for model, name in (("chat", "chat:later"), ("gpt:7b", "gpt:7b:later@prod"), ("away/m:free", "away/m:free")):
+        queue, _ = limiter(limit(10, model=model))
+        assert queue.refusal(TEAM, {name: 11}, {}) is not None
+
+
 def test_modes_decide_whether_a_limit_refuses_or_warns(caplog: pytest.LogCaptureFixture) -> None:
     queue, reported = limiter(limit(10, Mode.WARN), limit(10, Mode.SHADOW))
     with caplog.at_level(logging.WARNING):

@@ -124,6 +124,7 @@ def test_lines_for_a_model_that_the_fleet_removed_are_answered(gateway: FakeGate
         assert away.room(name, CALLER).words == ""
         assert room_for(away.room(name, CALLER).traffic, Level.IDLE) > 0, "so that the lines get the error"
     assert away.room("farther@1", CALLER).words != ""
+    assert away.room("far:7b@1", CALLER).words != "", "another model, whose name begins with this one's"
 
 
 def _resolved(name: str, one: Recipe) -> ResolvedName | None:
