@@ -8,8 +8,8 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
 
 LEAST_TOP_P = b"1e-12"
-TOKEN_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""Token limits: of Chat Completions, Completions and Messages; of Chat Completions; of Responses."""
+TOKEN_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""Token limits: of Chat Completions, where it outweighs the next; of all but Responses; of Responses."""
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority", "use_beam_search")
 """Fields for communication between engines, or that influence the order. vLLM's beam search ignores priorities."""
 WALKED = frozenset(
@@ -140,7 +140,8 @@ def _check_answers(request: ChatRequest, context_length: int, bounds: Bounds) ->
             code="too_many_entries",
         )
     name = "top_logprobs" if "top_logprobs" in request.fields else "logprobs"
-    tokens = min((request.number(field, context_length) for field in TOKEN_FIELDS), default=context_length)
+    limit = next((field for field in TOKEN_FIELDS if field in request.fields), "")
+    tokens = request.number(limit, context_length)
     logprobs = answers * request.number(name, 0) * min(tokens, context_length)
     if logprobs > bounds.logprobs and not request.is_true("stream"):
         raise BadRequest(

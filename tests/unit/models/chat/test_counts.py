@@ -54,6 +54,7 @@ def test_lists_are_bounded(name: str, count: int) -> None:
         ({"prompt": [[1]] * 1025}, "prompt"),
         ({"n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 480}, "top_logprobs"),
         ({"n": 128, "logprobs": 20, "max_tokens": 10**9}, "logprobs"),
+        ({"n": 128, "top_logprobs": 20, "max_tokens": 1, "max_completion_tokens": 480}, "top_logprobs"),
         ({"prompt": ["a"] * 300, "logprobs": 1}, "logprobs"),
         ({"chat_template_kwargs": {str(i): 1 for i in range(2049)}}, "chat_template_kwargs"),
         ({"documents": [{}] * 2049}, "documents"),
