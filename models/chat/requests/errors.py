@@ -135,14 +135,12 @@ CALLS = ("items", "anyOf")
 PARAMETERS = ("properties", "parameters")
 FIELDS = {CHAT: "function.parameters", RESPONSES: "parameters", MESSAGES: "input_schema"}
 """The field with a function's parameters in an entry of `tools`, by dialect."""
-ANY = ("required", {"type": "any"})
-"""Choices that require a call of any function."""
 
 
 def locate(request: ChatRequest, path: Path) -> tuple[str, Path]:
     """Map a path in the schema that vLLM built to the request's field with that schema, and the path in it."""
     choice = request.value("tool_choice")
-    if "tools" in request.fields and (choice in ANY or _name(choice)):
+    if "tools" in request.fields and (request.requires_call() or _name(choice)):
         if path[:2] == CALLS and path[3:5] == PARAMETERS:
             return f"tools[{path[2]}].{FIELDS.get(request.path, '')}", path[5:]
         if (index := _index(request, _name(choice))) is not None:

@@ -342,7 +342,7 @@ def _check_tools(request: ChatRequest, hints: Leniency) -> None:
     left = [item for index, item in enumerate(request.items("tools")) if index not in gone]
     if left:
         request.replace("tools", msgspec.json.encode(left))
-    elif request.value("tool_choice") in ("required", {"type": "any"}):
+    elif request.requires_call():
         index, kind = hosted[0]
         raise BadRequest(
             f"Tools of type '{kind}' run on the vendor's servers, and 'tool_choice' demands a call: send a function.",

@@ -151,6 +151,10 @@ class ChatRequest:
         value: dict[str, Any] = self.value(name) if self.is_object(name) else {}
         return value
 
+    def requires_call(self) -> bool:
+        """Return whether `tool_choice` requires a call of any function, in OpenAI's form or in Anthropic's."""
+        return self.text("tool_choice") == "required" or self.object("tool_choice").get("type") == "any"
+
     def is_object(self, name: str) -> bool:
         raw = self.fields.get(name)
         return raw is not None and begins(raw, b"{")

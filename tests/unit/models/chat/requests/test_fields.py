@@ -245,6 +245,8 @@ def test_hints_are_left_out_with_a_warning(
         (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}], "tool_choice": {"type": "any"}},
          "tools[0].type"),
         (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}],
+                    "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, "tools[0].type"),
+        (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}],
                     "tool_choice": {"type": "tool", "name": "s"}}, "tools[0].type"),
     ],
 )  # fmt: skip
