@@ -255,7 +255,7 @@ class ClientTools:
         """Return the events for a custom tool's input, in one piece. The other kinds have no such events."""
         if self.calls[function].kind != "custom":
             return b""
-        text = _arguments(event).get("input", event.get("arguments", ""))
+        text = KINDS["custom"].read(_arguments(event))["input"]
         same: Json = {name: event[name] for name in ("item_id", "output_index", "sequence_number") if name in event}
         delta: Json = {"type": "response.custom_tool_call_input.delta", **same, "delta": text}
         return _written(delta) + _written({"type": "response.custom_tool_call_input.done", **same, "input": text})

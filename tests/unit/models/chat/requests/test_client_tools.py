@@ -152,6 +152,22 @@ def test_a_custom_tool_has_its_own_events_in_a_stream() -> None:
     assert completed["response"] == {"output": [item["item"]], "tools": [EDIT]}
 
 
+@pytest.mark.parametrize("arguments", ['{"input": 5}', '{"text": "a"}', "[1]", '{"input": "ha'])
+def test_a_stream_has_the_input_of_its_item_whatever_the_model_wrote(arguments: str) -> None:
+    _, tools = translated(tools=[EDIT])
+    assert tools is not None
+    data = tools.restore(
+        events(
+            {"type": "response.output_item.added", "output_index": 0, "item": call("edit", "")},
+            {"type": "response.function_call_arguments.done", "output_index": 0, "arguments": arguments},
+            {"type": "response.output_item.done", "output_index": 0, "item": call("edit", arguments)},
+        )
+    )
+    _, delta, done, item = read(data)
+    assert isinstance(delta["delta"], str)
+    assert delta["delta"] == done["input"] == item["item"]["input"]
+
+
 def test_other_events_of_a_stream_are_unchanged() -> None:
     _, tools = translated(tools=[EDIT])
     assert tools is not None
