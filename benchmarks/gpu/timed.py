@@ -43,9 +43,9 @@ from benchmarks.gpu.report import Report, text_of_fault
 from benchmarks.gpu.shapes import LARGER, Shape, write_base
 from benchmarks.gpu.whisper_shape import TINY, TURBO, write_whisper
 from benchmarks.harness import Bench, RunSettings
-from benchmarks.load.budget import Budget, kill_children, run_within
+from benchmarks.load.budget import Budget, TimedOut, kill_children, run_within
 from benchmarks.load.client import Reply, request_bytes
-from benchmarks.load.clients import Cell, ask_until, closed_loop, one
+from benchmarks.load.clients import Cell, ask_until, closed_loop, no_collections, one
 from benchmarks.load.stats import compared, percentile
 from benchmarks.models import Chat
 from benchmarks.peers import processes
@@ -65,7 +65,8 @@ SHARED = ("tiers", "storm", "mixed", "sweep", "ttft")
 OWN = ("shipped",)
 """Parts whose seconds do not include the start of their own server."""
 WITH_ADAPTERS = ("oracle", *SHARED, *OWN)
-"""Parts whose servers use the configurations that `tune` wrote. If one fails, it runs once more without them."""
+"""Parts whose servers use the configurations that `tune` wrote. If one fails before the budget ends, it runs once
+more without them."""
 SET_ASIDE = "tune: set aside"
 """The step that says so."""
 PATIENCE, LONGEST = 2.0, 900.0
@@ -74,6 +75,8 @@ ADAPTERS = 40
 LENGTHS = (64, 300, 600, 1200, 2400)
 """Tokens of a prompt, which are as many as its letters."""
 STREAMS, CROWD, ANSWER = 8, 64, 128
+STORM = 15
+"""Seconds that one kind of storm takes: 7, and then until its streams have ended."""
 LETTERS = "abcdefgh ijklmnop"
 
 
@@ -148,11 +151,13 @@ class TimedRun:
                     self._report.finish(name)
                 except Exception as fault:  # the other parts are still worth running
                     self._report.add(f"{name} ended early", False, error=text_of_fault(fault))
-                    if name in WITH_ADAPTERS and self._set_tuned_aside(fault):
+                    if name in WITH_ADAPTERS and self._budget.left > 0 and self._set_tuned_aside(fault):
                         self._stop()
                         waiting.insert(0, name)
                     elif name in SHARED and not self._servers:
                         self._start_fault = f"{type(fault).__name__} in {name}"
+                    elif isinstance(fault, TimedOut):
+                        self._stop()  # its servers were killed, and may not have ended yet
 
     def _limit(self, needs: float) -> float:
         """Return the seconds after which to end a part that should take `needs`."""
@@ -276,7 +281,7 @@ class TimedRun:
         for server in await self._up():
             names_of = {kind: (names or [server.model], letters) for kind, (names, letters) in kinds.items()}
             for kind, (names, letters) in names_of.items():
-                if self._budget.left < 8 and not self._tiny:
+                if self._budget.left < STORM and not self._tiny:
                     self._report.leave_out(f"storm: {kind}, {server.name}", "no time is left")
                     continue
                 figures = await self._gaps(server, names or [server.model], letters, 1.0 if self._tiny else 6.0)
@@ -286,23 +291,24 @@ class TimedRun:
         """Measure gaps of base streams during a series of requests; during nothing if `letters` is 0."""
         over = asyncio.Event()
         count, tokens = (2, 60) if self._tiny else (STREAMS, 1000)
-        streams = [
-            asyncio.create_task(ask_until(over, server, lambda: self._body(server.model, 64, tokens)))
-            for _ in range(count)
-        ]
-        await asyncio.sleep(0.2 if self._tiny else 1.0)
-        began, others = time.perf_counter(), 0
-        try:
-            while time.perf_counter() - began < seconds:
-                if letters:
-                    await self._ask(server, names[others % len(names)], letters)
-                    others += 1
-                else:
-                    await asyncio.sleep(0.05)
-        finally:
-            ended = time.perf_counter()
-            over.set()
-            replies = [reply for some in await asyncio.gather(*streams) for reply in some]
+        with no_collections():
+            streams = [
+                asyncio.create_task(ask_until(over, server, lambda: self._body(server.model, 64, tokens)))
+                for _ in range(count)
+            ]
+            await asyncio.sleep(0.2 if self._tiny else 1.0)
+            began, others = time.perf_counter(), 0
+            try:
+                while time.perf_counter() - began < seconds:
+                    if letters:
+                        await self._ask(server, names[others % len(names)], letters)
+                        others += 1
+                    else:
+                        await asyncio.sleep(0.05)
+            finally:
+                ended = time.perf_counter()
+                over.set()
+                replies = [reply for some in await asyncio.gather(*streams) for reply in some]
         if faults := Cell(replies).failures:
             raise Failed(f"streams at {server.name}: {dict(faults)}")
         gaps = [b - a for reply in replies for a, b in pairwise(reply.arrivals) if began <= b and a <= ended]

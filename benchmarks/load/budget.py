@@ -33,7 +33,8 @@ class Budget:
 async def run_within(seconds: float, work: Coroutine[None, None, None], end: Callable[[], None]) -> None:
     """Run the work. After `seconds`, a thread calls `end` every second until the work has ended. Raises TimedOut.
 
-    Work that waits for a server may block the loop, so `end` should kill what the work waits for.
+    Work that waits for a server may block the loop, so `end` should kill what the work waits for. No call of `end`
+    outlasts this function, or it would kill what the next work starts.
     """
     has_ended, is_over = threading.Event(), threading.Event()
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
@@ -57,6 +58,7 @@ async def run_within(seconds: float, work: Coroutine[None, None, None], end: Cal
         raise
     finally:
         has_ended.set()
+        watcher.join()
 
 
 def kill_children(spared: Collection[int] = ()) -> None:

@@ -1,6 +1,7 @@
 """Closed-loop load: each client sends its next request as soon as its answer has ended."""
 
 import asyncio
+import contextlib
 import gc
 import time
 from collections import Counter
@@ -71,18 +72,27 @@ async def closed_loop(server: Server, requests: Iterable[bytes], at_once: int) -
     connections = await asyncio.gather(*(connect(server.port) for _ in range(at_once)))
     waiting = iter(requests)
     replies: list[Reply] = []
-    gc.collect()
-    gc.disable()  # a collection in this process would look like a gap between tokens
     try:
-        cpu, own, began = processes.cpu_seconds(server.pid), time.process_time(), time.perf_counter()
-        await asyncio.gather(*(_client(server.port, c, waiting, replies) for c in connections))
-        wall = time.perf_counter() - began
-        own, cpu = time.process_time() - own, processes.cpu_seconds(server.pid) - cpu
+        with no_collections():
+            cpu, own, began = processes.cpu_seconds(server.pid), time.process_time(), time.perf_counter()
+            await asyncio.gather(*(_client(server.port, c, waiting, replies) for c in connections))
+            wall = time.perf_counter() - began
+            own, cpu = time.process_time() - own, processes.cpu_seconds(server.pid) - cpu
     finally:
-        gc.enable()
         for connection in connections:
             connection.close()
     return Cell(replies, wall, cpu, own)
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Collect garbage now, but not inside this context: it would look like a gap between tokens."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 async def _client(port: int, connection: Connection, waiting: Iterator[bytes], replies: list[Reply]) -> None:

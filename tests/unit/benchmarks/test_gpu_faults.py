@@ -1,11 +1,14 @@
 """A failure in a timed part of the acceptance run costs only that part, and no figure that was written."""
 
+import asyncio
 import errno
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +22,8 @@ from benchmarks.gpu import report as report_module
 from benchmarks.gpu.report import OtherRun, Report
 from benchmarks.gpu.shapes import SHAPES
 from benchmarks.gpu.timed import TimedRun
-from benchmarks.load.budget import Budget
+from benchmarks.load.budget import Budget, TimedOut, run_within
+from benchmarks.load.client import Reply
 from benchmarks.peers.servers import NotStarted, Server
 from benchmarks.report import machine
 from models.chat.vllm import tuned
@@ -91,6 +95,42 @@ async def test_a_part_that_hangs_is_ended_with_the_processes_it_waits_for(
     assert run.results["finished"] == ["sleep"]
 
 
+async def test_this_process_collects_no_garbage_while_gaps_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection takes longer than the longest gap may be."""
+    collects = set[bool]()
+
+    async def ask(*_: object) -> None:
+        collects.add(gc.isenabled())
+        await asyncio.sleep(0)
+
+    async def ask_until(over: asyncio.Event, *_: object) -> list[Reply]:
+        arrivals = [time.perf_counter()]
+        await over.wait()
+        collects.add(gc.isenabled())
+        return [Reply(0.0, arrivals=[*arrivals, time.perf_counter()])]
+
+    monkeypatch.setattr(timed, "ask_until", ask_until)
+    run = Run(tmp_path, monkeypatch).timed
+    monkeypatch.setattr(run, "_ask", ask)
+    server = Stands("roundhouse", "m", tmp_path)
+    assert (await run._gaps(server, ["m"], 8, 0.01))["gaps"] == timed.STREAMS
+    assert collects == {False}
+    assert gc.isenabled()
+
+
+async def test_no_storm_begins_that_the_budget_would_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def up() -> list[Server]:
+        return [Stands("roundhouse", "m", tmp_path)]
+
+    run = Run(tmp_path, monkeypatch)
+    run.timed._budget = Budget(timed.STORM)
+    monkeypatch.setattr(run.timed, "_up", up)
+    await TimedRun._storm(run.timed)
+    assert len(run.results["left_out"]) == 5
+
+
 @pytest.mark.parametrize(
     ("device", "state", "ok"), [("cuda:0", "asleep", True), ("cuda:0", "absent", False), ("cpu", "absent", True)]
 )
@@ -116,6 +156,18 @@ async def test_a_model_that_is_unloaded_on_a_gpu_has_not_slept(
     monkeypatch.setattr(run, "_ask", ask)
     await run._sleep()
     assert json.loads((tmp_path / "today.json").read_text())["steps"]["sleep: 1"]["ok"] is ok
+
+
+async def test_no_process_is_killed_once_the_next_part_may_begin() -> None:
+    killed = list[str]()
+
+    def kill() -> None:
+        time.sleep(0.3)  # as long as it takes to list all processes
+        killed.append("all")
+
+    with pytest.raises(TimedOut):
+        await run_within(0.01, asyncio.sleep(600), kill)
+    assert killed
 
 
 async def test_a_part_that_fails_affects_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +214,26 @@ async def test_servers_that_died_are_started_again(tmp_path: Path, monkeypatch: 
         seen.append(len(run._servers))
 
     run = Run(tmp_path, monkeypatch, tiers=has_server, storm=die, mixed=look)
+    await run.timed.run(["tiers", "storm", "mixed"])
+    assert run.ran == ["tiers", "storm", "mixed"]
+    assert seen == [0]
+
+
+async def test_servers_that_are_being_killed_serve_no_other_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process with much memory lives on for a moment after SIGKILL."""
+    seen = list[int]()
+
+    async def hang(_: TimedRun) -> None:
+        await asyncio.sleep(600)
+
+    async def look(run: TimedRun) -> None:
+        seen.append(len(run._servers))
+
+    run = Run(tmp_path, monkeypatch, tiers=has_server, storm=hang, mixed=look)
+    monkeypatch.setattr(run.timed, "_limit", lambda needs: 0.1 if needs == timed.SECONDS["storm"] else 600.0)
+    monkeypatch.setattr(run.timed, "_kill_part", lambda: lambda: None)
     await run.timed.run(["tiers", "storm", "mixed"])
     assert run.ran == ["tiers", "storm", "mixed"]
     assert seen == [0]
@@ -275,6 +347,25 @@ async def test_what_was_tuned_is_set_aside_if_a_part_fails_with_it(
     second = Run(tmp_path, monkeypatch, resume=True, storm=end_with_tuned)
     await second.timed.run(["tune", "oracle", "storm"])
     assert (second.ran, folders[2:]) == (["storm"], [""])
+
+
+async def test_what_was_tuned_is_kept_if_the_budget_ends_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tuned.VARIABLE, "")  # so that it is put back
+
+    now = [0.0]
+
+    async def outlast(_: TimedRun) -> None:
+        now[0] = 1000.0
+        raise TimedOut("not done after 500 s")
+
+    run = Run(tmp_path, monkeypatch, storm=outlast)
+    run.timed._use_tuned(tmp_path)
+    run.timed._budget = Budget(500, lambda: now[0])
+    await run.timed.run(["storm"])
+    assert run.results["steps"].keys() == {"storm ended early"}
+    assert os.environ[tuned.VARIABLE] == str(tmp_path)
 
 
 async def test_what_was_tuned_is_set_aside_if_answers_are_wrong_with_it(
