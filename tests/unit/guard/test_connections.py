@@ -259,6 +259,7 @@ async def test_bytes_that_are_no_http_get_a_json_error(tmp_path: Path, sent: byt
         (b"GET /" + b"a" * 50_000 + b" HTTP/1.1\r\n", 404, "unknown_path"),
         (b"OPTIONS * HTTP/1.1\r\n", 404, "unknown_path"),
         (b"DELETE /v1/chat/completions HTTP/1.1\r\n", 405, "method_not_allowed"),
+        (b"CONNECT /v1/models HTTP/1.1\r\n", 405, "method_not_allowed"),
         (
             b"GET /ws HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: eA==\r\n"
             b"Sec-WebSocket-Version: 13\r\n",
@@ -266,7 +267,7 @@ async def test_bytes_that_are_no_http_get_a_json_error(tmp_path: Path, sent: byt
             "unknown_path",
         ),
     ],
-    ids=["path", "long-path", "star", "method", "websocket"],
+    ids=["path", "long-path", "star", "method", "connect", "websocket"],
 )
 async def test_unsupported_requests_get_a_json_error(tmp_path: Path, head: bytes, status: int, code: str) -> None:
     async with served(tmp_path) as server:
@@ -345,11 +346,15 @@ async def test_an_unread_answer_does_not_keep_a_closed_connection(
         wire = await server.connect(limit=1024)
         await wire.send(ask * 200)
         async with asyncio.timeout(PATIENCE):
-            while server.server.server_state.total_requests < 1:
+            while not (connections := tuple(server.server.server_state.connections)):
                 await asyncio.sleep(0.01)
-        for connection in tuple(server.server.server_state.connections):
+            (connection,) = connections
             assert isinstance(connection, GuardedConnection)
-            connection.leave()
+            size = before = 0
+            while size == 0 or size != before:  # until the system's buffers are full, too
+                await asyncio.sleep(0.1)
+                before, size = size, connection.transport.get_write_buffer_size()
+        connection.leave()
         async with asyncio.timeout(PATIENCE):
             while server.server.server_state.connections:
                 await asyncio.sleep(0.01)
