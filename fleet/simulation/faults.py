@@ -32,7 +32,7 @@ class FaultInjector:
 
     def _rack(self, fault: SimFault) -> None:
         racks = sorted({node.rack for node in self._world.nodes.values() if node.is_up})
-        rack = self._rng.choice(racks)
+        rack = self._rng.choice(racks) if racks else None
         for node in self._world.nodes.values():
             if node.rack == rack and node.is_up:
                 self._world.touched.add(node.name)

@@ -39,17 +39,15 @@ class SimFront:
         if not request.tries:
             self._on_outcome(request, "failed")
             return
-        name = request.tries.pop(0)
+        name = request.node = request.tries.pop(0)
         request.attempts += 1
         self.table.count_sent(name, request.model, self._clock.now)
         self._clock.after(self._scenario.times.hop, self._send, request, self._nodes[name])
 
     def _send(self, request: SimRequest, node: SimNode) -> None:
         if node.is_cut or (not node.is_up and node.is_dark):
-            request.node, request.boot = node.name, -1
             self._clock.after(SILENT_SECONDS, self.give_up, request, node.name)
         elif not node.is_up:
-            request.node, request.boot = node.name, -1
             self._clock.after(RESET_SECONDS, self.give_up, request, node.name)
         elif not node.accepts(request.model):
             self._clock.after(self._scenario.times.hop, self._try, request)

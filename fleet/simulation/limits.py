@@ -30,7 +30,7 @@ class SimLimits:
         if capacity is None:
             return True
         window = int(now / WINDOW)
-        if window != self._window and not self.is_away:
+        if window != self._window:
             self._window = window
             self._granted.clear()
             self._blocks.clear()

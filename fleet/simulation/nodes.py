@@ -27,8 +27,6 @@ class SimNode:
         self.replicas: dict[str, SimReplica] = {}
         self.staged: OrderedDict[str, None] = OrderedDict()
         self._desired: dict[str, int] = {}
-        self._pending: set[str] = set()
-        """Desired models that wait for memory."""
         self.under_way: dict[int, SimRequest] = {}
         self._adapters: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         self.busy_seconds, self._busy_at, self.work = 0.0, 0.0, 0
@@ -43,7 +41,6 @@ class SimNode:
 
     def arrive(self, request: SimRequest) -> None:
         """Receive a request; requires that the node accepts its model."""
-        request.node, request.boot = self.name, self.boot
         self._count(1)
         self.under_way[id(request)] = request
         replica, digest = self.replicas[request.model], request.digest
@@ -65,10 +62,10 @@ class SimNode:
         request.began = now
         prompt = request.prompt
         if request.shared and request.prefix is not None:
-            if request.prefix in replica.prefixes:
+            request.is_cached = request.prefix in replica.prefixes
+            if request.is_cached:
                 replica.prefixes.move_to_end(request.prefix)
                 prompt -= request.shared
-                request.is_cached = True
             else:
                 replica.prefixes[request.prefix] = None
                 if len(replica.prefixes) > PREFIXES:
@@ -80,8 +77,8 @@ class SimNode:
         beside = sum(one.running for one in self.replicas.values() if one.device == replica.device)
         step = (times.step + times.step_more * beside) * self.slowness
         first = swap + prompt / times.prompt_rate * self.slowness + step
-        self._clock.after(first, self._first, request, request.boot)
-        self._clock.after(first + (request.answer - 1) * step, self._end, replica, request, request.boot, now)
+        self._clock.after(first, self._first, request, self.boot)
+        self._clock.after(first + (request.answer - 1) * step, self._end, replica, request, self.boot, now)
 
     def _bring(self, replica: SimReplica, digest: str) -> None:
         """Stage an adapter, after which it gets a place."""
@@ -108,31 +105,41 @@ class SimNode:
             self._fill(replica)
 
     def _fill(self, replica: SimReplica) -> None:
+        closing = sorted(replica.closing)
         if replica.fill(self._clock.now + self._scenario.times.place):
             self._adapters = None
+            for digest in closing:
+                if digest not in replica.placed and replica.lined[digest]:
+                    self._bring(replica, digest)
             self._pump(replica)
 
     def _first(self, request: SimRequest, boot: int) -> None:
-        if boot == self.boot and self.is_up and not self.is_cut and request.node == self.name:
+        if boot == self.boot and self.is_up and not self.is_cut and self._has(request):
             request.first = self._clock.now
 
     def _end(self, replica: SimReplica, request: SimRequest, boot: int, began: float) -> None:
         if boot != self.boot or not self.is_up:
             return
         self._count(-1)
-        del self.under_way[id(request)]
+        self.under_way.pop(id(request), None)
         replica.running -= 1
         replica.seconds += 0.05 * (self._clock.now - began - replica.seconds) if replica.seconds else (
             self._clock.now - began
         )  # fmt: skip
         if request.digest is not None:
             replica.use(request.digest, -1)
-        if not self.is_cut and request.node == self.name:
+        if not self.is_cut and self._has(request):
+            if request.first < 0:  # it was sent during a short cut
+                request.first = self._clock.now
             self.on_end(request)
         self._pump(replica)
         self._fill(replica)
         if replica.phase == "draining" and not replica.running:
             self._unload(replica)
+
+    def _has(self, request: SimRequest) -> bool:
+        """Return whether its front still waits for this node."""
+        return request.node == self.name and not request.outcome
 
     def _count(self, more: int) -> None:
         now = self._clock.now
@@ -160,24 +167,23 @@ class SimNode:
                 replica.phase = "draining"
                 for request in replica.clear():
                     self._count(-1)
-                    del self.under_way[id(request)]
-                    request.outcome = "moved"
-                    self.on_end(request)
+                    self.under_way.pop(id(request), None)
+                    if self._has(request):
+                        request.outcome = "moved"
+                        self.on_end(request)
                 if not replica.running:
                     self._unload(replica)
-        self._pending = {model for model in desired if model not in self.replicas}
         self._load()
 
     def _load(self) -> None:
         times, size = self._scenario.times, self._scenario.device_gib
-        for model in sorted(self._pending):
+        for model in sorted(self._desired.keys() - self.replicas.keys()):
             free = [size] * self._scenario.devices
             for replica in self.replicas.values():
                 free[replica.device] -= replica.held
             device = free.index(max(free))
             if free[device] < self._desired[model]:
                 continue
-            self._pending.discard(model)
             replica = self.replicas[model] = SimReplica(model, self._desired[model], device, self._scenario.places)
             self.loads += 1
             self._clock.after(times.load + times.load_gib * replica.held, self._loaded, replica, self.boot)
@@ -209,12 +215,13 @@ class SimNode:
         self.under_way.clear()
         self.replicas.clear()
         self.staged.clear()
-        self._pending.clear()
         self._adapters = None
         return ended
 
     def start(self) -> None:
-        """Start as a new boot, with its files."""
+        """Start as a new boot, with its files, unless another fault's end already did."""
+        if self.is_up:
+            return
         self.is_up, self.is_draining, self.seq, self._began = True, False, 0, self._clock.now
         self.on_change(self)
 

@@ -46,9 +46,9 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     step: Annotated[float, Meta(gt=0, le=10)] = 0.012
-    """Time of a step with one request."""
+    """Time of a step, without what each request adds."""
     step_more: Annotated[float, Meta(ge=0, le=1)] = 0.0004
-    """Additional time of a step for each further request on the device."""
+    """Additional time of a step for each request on the device."""
     prompt_rate: Annotated[float, Meta(ge=1, le=1e6)] = 8000.0
     """Prompt tokens that are prefilled per second."""
     stage: Annotated[float, Meta(ge=0, le=10)] = 0.15

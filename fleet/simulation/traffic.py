@@ -24,8 +24,8 @@ class SimRequest:
     """A request and its outcome."""
 
     __slots__ = (
-        "answer", "arrived", "attempts", "began", "boot", "digest", "draw", "first", "is_cached", "is_hit", "model",
-        "node", "outcome", "prefix", "prompt", "shared", "team", "tries",
+        "answer", "arrived", "attempts", "began", "digest", "draw", "first", "is_cached", "is_hit", "model", "node",
+        "outcome", "prefix", "prompt", "shared", "team", "tries",
     )  # fmt: skip
 
     def __init__(self, arrived: float, model: str, team: str, prompt: float, answer: int, draw: int) -> None:
@@ -38,7 +38,8 @@ class SimRequest:
         """Tokens of the prompt that are shared with others."""
         self.tries: list[str] = []
         self.attempts = 0
-        self.node, self.boot = "", 0
+        self.node = ""
+        """The node to which it was sent last."""
         self.began = self.first = -1.0
         """Times of its start and of its first token."""
         self.is_hit = self.is_cached = False

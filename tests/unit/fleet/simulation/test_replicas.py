@@ -21,6 +21,7 @@ class Rig:
 
     def arrive(self, digest: str | None, answer: int = 1) -> SimRequest:
         request = SimRequest(self.clock.now, "m", "team", 0.0, answer, 0)
+        request.node = "node-1"
         request.digest = digest
         self.node.arrive(request)
         return request
@@ -73,3 +74,50 @@ def test_a_place_that_is_never_idle_is_closed_for_requests_that_wait_too_long() 
     assert since + CLOSE_SECONDS < blocked.first < since + CLOSE_SECONDS + 2.0
     assert all(one.first > 0 for one in later), "they get a place later"
     assert not rig.replica.closing
+
+
+def test_requests_of_an_adapter_that_lost_its_place_bring_it_back() -> None:
+    rig = Rig()
+    rig.arrive("a", answer=100)
+    rig.run(TIMES.stage + TIMES.place)
+    rig.arrive("b")
+    rig.run(TIMES.stage + CLOSE_SECONDS)
+    waiting = rig.arrive("a")
+    rig.run(60.0)
+    assert waiting.first > 0
+
+
+def test_a_cached_prompt_counts_only_where_its_answer_began() -> None:
+    rig = Rig()
+    request = rig.arrive(None)
+    request.is_cached, request.prefix, request.shared = True, 1, 1.0  # on a node that was given up
+    rig.node.stop()
+    rig.node.start()
+    rig.node.place_at_once({"m": 1})
+    rig.node.arrive(request)
+    assert not request.is_cached
+
+
+def test_a_node_that_was_started_keeps_its_boot_when_another_fault_ends() -> None:
+    rig = Rig()
+    before = rig.node.report()
+    rig.node.start()
+    after = rig.node.report()
+    assert (after.boot, after.seq) == (before.boot, before.seq + 1)
+
+
+def test_a_model_that_is_wanted_again_while_it_drains_is_loaded_again() -> None:
+    rig = Rig()
+    rig.arrive(None, answer=50)
+    rig.node.follow(1, {"other": 1})
+    rig.node.follow(2, {"m": 1})
+    rig.run(60.0)
+    assert {model: one.phase for model, one in rig.node.replicas.items()} == {"m": "ready"}
+
+
+def test_a_model_that_waits_for_memory_may_leave_the_list() -> None:
+    rig = Rig()
+    rig.node.follow(1, {"m": 1, "large": SCENARIO.device_gib})
+    rig.node.follow(2, {"small": 1})
+    rig.run(60.0)
+    assert set(rig.node.replicas) == {"small"}

@@ -13,6 +13,7 @@ from fleet.simulation.figures import Figures, figures_of
 from fleet.simulation.limits import WINDOW, SimLimits
 from fleet.simulation.run import simulate
 from fleet.simulation.scenario import Scenario, SimFault, read_scenario, scenario_of
+from fleet.simulation.traffic import SimRequest
 from fleet.simulation.world import World
 from registry.errors import BadRequest
 
@@ -27,6 +28,8 @@ FAULTS = {
     "database": (SimFault("database", 5.0, seconds=15.0),),
     "placers": (SimFault("placers", 4.0), SimFault("rack", 8.0)),
     "upgrade": (SimFault("upgrade", 5.0, nodes=2),),
+    "short cut": (SimFault("cut", 8.0, nodes=3, seconds=1.0), SimFault("cut", 12.0, nodes=3, seconds=4.0)),
+    "cut rack": (SimFault("cut", 8.0, nodes=11, seconds=10.0), SimFault("rack", 8.0)),
 }
 
 
@@ -36,7 +39,14 @@ def simulated(scenario: Scenario) -> tuple[World, Figures]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_under_any_fault_nothing_is_lost_or_counted_twice(name: str) -> None:
+def test_under_any_fault_nothing_is_lost_or_counted_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish, ended_again = World.finish, list[SimRequest]()
+
+    def count(world: World, request: SimRequest, outcome: str) -> None:
+        ended_again.extend([request] if request.outcome else [])
+        finish(world, request, outcome)
+
+    monkeypatch.setattr(World, "finish", count)
     world, figures = simulated(msgspec.structs.replace(SMALL, faults=FAULTS[name]))
     ended = figures.answered + figures.refused + figures.failed + figures.broken
     open_ = sum(not request.outcome for request in world.requests)
@@ -44,7 +54,10 @@ def test_under_any_fault_nothing_is_lost_or_counted_twice(name: str) -> None:
     assert open_ <= 2 * SMALL.nodes * SMALL.at_once, "requests that still run at the end"
     assert figures.over_admitted == 0
     assert 0 < figures.limit_used <= 1
-    assert figures.answered > 0.9 * (figures.requests - figures.refused - open_)
+    assert not ended_again
+    assert all(request.first > request.arrived for request in world.requests if request.outcome == "answered")
+    if name != "cut rack":
+        assert figures.answered > 0.9 * (figures.requests - figures.refused - open_)
     for node in world.nodes.values():
         assert sum(replica.held for replica in node.replicas.values()) <= SMALL.device_gib
     if name == "none":
@@ -100,6 +113,22 @@ def test_limits_are_used_fully_and_never_exceeded() -> None:
     limits.is_away = True
     assert sum(limits.admit("n2", "team", 2 * WINDOW + number * 0.01) for number in range(200)) <= 100 // 8
     assert limits.over_admitted() == 0
+
+
+def test_a_block_ends_with_its_window_while_the_database_is_away() -> None:
+    limits = SimLimits({"team": 100}, 1)
+    assert limits.admit("n1", "team", 0.0)
+    limits.is_away = True
+    limits.admit("n1", "team", WINDOW)
+    limits.is_away = False
+    assert sum(limits.admit("n1", "team", WINDOW + 1.0) for _ in range(200)) == 100
+    assert limits.over_admitted() == 0
+
+
+def test_a_fleet_that_has_lost_all_racks_may_lose_another_one() -> None:
+    faults = (SimFault("rack", 0.5), SimFault("rack", 1.0))
+    _, figures = simulated(Scenario(nodes=2, seconds=8.0, models=1, adapters=0, faults=faults))
+    assert figures.failed > 0
 
 
 def test_a_scenario_is_read_from_a_file(tmp_path: Path) -> None:
