@@ -106,7 +106,7 @@ def seconds(value: float | None) -> str:
     """Format a duration: 12.3 ms, 1.2 s, 3 min."""
     if value is None:
         return "-"
-    if value < 1:
+    if value < 0.9995:  # what is more is rounded to 1.0 s
         return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value * 1e3:.0f} ms"
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
 

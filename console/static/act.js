@@ -30,7 +30,7 @@ export function put(where, ...children) {
 }
 
 export const ms = (seconds) =>
-  seconds < 0.1 ? `${(seconds * 1e3).toFixed(1)} ms` : seconds < 1 ? `${Math.round(seconds * 1e3)} ms` : `${seconds.toFixed(1)} s`;
+  seconds < 0.1 ? `${(seconds * 1e3).toFixed(1)} ms` : seconds < 0.9995 ? `${Math.round(seconds * 1e3)} ms` : `${seconds.toFixed(1)} s`;
 
 export function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runtime.cli.commands.server.logs import seconds
 from tests.eventually import PATIENCE
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer
@@ -218,6 +219,11 @@ def test_logs_prints_everything_about_a_request(server: FakeServer, run: Run) ->
     )
     assert queue.index("█") < swap.index("█") < decode.index("█"), "each phase begins at the end of the previous one"
     assert decode.count("█") == 24
+
+
+@pytest.mark.parametrize(("duration", "text"), [(0.9994, "999.4 ms"), (0.99996, "1.0 s"), (1.0, "1.0 s")])
+def test_a_duration_just_under_a_second_is_not_1000_ms(duration: float, text: str) -> None:
+    assert seconds(duration) == text
 
 
 @pytest.mark.parametrize("record", [RECORD, None], ids=["both", "ledger"])

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from console.history import RequestRoute, RequestRow
-from console.rendering import VENDORED, ago, files, money, templates
+from console.rendering import VENDORED, ago, files, money, seconds, templates
 from console.web import pages
 from registry.errors import EngineFailed
 from registry.state.database import State
@@ -316,6 +316,14 @@ def test_only_the_tokens_name_colours() -> None:
 )  # fmt: skip
 def test_money_has_two_to_six_decimals(value: float | None, text: str) -> None:
     assert money(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.0123, "12.3 ms"), (0.9994, "999 ms"), (0.9996, "1.0 s"), (1.0, "1.0 s"), (150.0, "2 min")],
+)
+def test_a_duration_just_under_a_second_is_not_1000_ms(value: float | None, text: str) -> None:
+    assert seconds(value) == text
 
 
 def test_times_to_come_are_not_in_the_past() -> None:
