@@ -198,6 +198,12 @@ async def create_service_account(project: str, body: NewAccountBody, gateway: Cu
 
     The key may call models. With `create_service_account_only` there is none.
     """
+    if body.create_service_account_only and body.expires_in_seconds is not None:
+        raise BadRequest(
+            "With 'create_service_account_only' there is no key that could expire. Leave 'expires_in_seconds' out, and "
+            "send it where you create a key.",
+            param="expires_in_seconds",
+        )
 
     def work(tables: "Tables") -> dict[str, Any]:
         account = tables.accounts.create(tables.keys.team(project).id, body.name)

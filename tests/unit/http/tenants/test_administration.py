@@ -110,6 +110,16 @@ async def test_an_archived_team_gets_no_service_account(served: Served) -> None:
     assert [one async for one in projects.service_accounts.list("search")] == []
 
 
+async def test_an_account_without_a_key_has_nothing_that_expires(served: Served) -> None:
+    accounts = served.organization.projects.service_accounts
+    with pytest.raises(openai.BadRequestError) as error:
+        await accounts.create("default", name="nightly", create_service_account_only=True, expires_in_seconds=60)
+    assert error.value.param == "expires_in_seconds"
+    assert [one async for one in accounts.list("default")] == []
+    made = await accounts.create("default", name="nightly", create_service_account_only=True)
+    assert made.api_key is None
+
+
 async def test_keys_belong_to_service_accounts_of_their_team(served: Served) -> None:
     organization = served.organization
     await organization.projects.create(name="search")
