@@ -24,6 +24,7 @@ Prices = Annotated[
         help="YAML table of providers' prices; see docs/costs.md.",
     ),
 ]
+Currency = Annotated[str, typer.Option("--currency", envvar="ROUNDHOUSE_CURRENCY", help="The server's currency.")]
 MIN_KEEP, MAX_KEEP = 35, 10_000
 """Days. A month's budget needs the requests of its first and last hour; the maximum stays after 1970."""
 app = typer.Typer(no_args_is_help=True, help="Show the usage of teams, and check the ledger's sums.")
@@ -91,9 +92,7 @@ def daily(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_html: Annotated[bool, typer.Option("--html", help="Print one page of HTML.")] = False,
     prices: Prices = None,
-    currency: Annotated[
-        str, typer.Option("--currency", envvar="ROUNDHOUSE_CURRENCY", help="The server's currency.")
-    ] = "USD",
+    currency: Currency = "USD",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -127,6 +126,7 @@ def compare(
     end: Annotated[
         str | None, typer.Option("--to", help="Exclusive end of the period, in the format of --from.")
     ] = None,
+    currency: Currency = "USD",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -143,12 +143,13 @@ def compare(
             check_team(tables, team)
         first, last = span(None, begin, end, time.time())
         result = compared(tables, read(prices), first, last, team)
-    rows = [(one.provider, one.model, one.theirs / 1e6, one.ours / 1e6, one.saving, one.own / 1e6) for one in result]
-    names = ("provider", "model", "theirs", "ours", "saving_percent", "own")
+    rows = [one.fields for one in result]
     if as_json:
-        emit({"object": "usage.comparison", "data": [dict(zip(names, row, strict=True)) for row in rows]})
+        emit({"object": "usage.comparison", "currency": currency, "data": rows})
         return
-    cells = [[f"{cell:,.4f}" if isinstance(cell, float) else str(cell or "-") for cell in row] for row in rows]
+    names = ("provider", "model", "theirs", "ours", "saving_percent", "own")
+    values = [[row[name] for name in names] for row in rows]
+    cells = [[f"{cell:,.4f}" if isinstance(cell, float) else str(cell or "-") for cell in row] for row in values]
     columns = [name.upper().replace("_", " ") for name in names]
     table(columns, cells, right=columns[2:])
 

@@ -89,7 +89,9 @@ def test_the_same_traffic_is_priced_at_a_provider(run: Run, tmp_path: Path) -> N
     table = tmp_path / "prices.yaml"
     table.write_text("- {provider: p, model: big, for: [m], from: 1970-01-01, input: 2, output: 100}")
     received = ("usage", "compare", str(table), "--from", "0", "--to", "172800")
-    (row,) = json.loads(run(*received, "--team", "search", "--json").stdout)["data"]
+    document = json.loads(run(*received, "--team", "search", "--currency", "EUR", "--json").stdout)
+    (row,) = document["data"]
+    assert (document["currency"], row["own_saving_percent"]) == ("EUR", 100.0), "the fields of /v1/usage/comparison"
     assert (row["provider"], row["model"], row["theirs"], row["ours"]) == ("p", "big", 0.006, 0.0)
     assert (row["saving_percent"], row["own"]) == (100.0, 0.0)
     head, displayed = run(*received).stdout.splitlines()
