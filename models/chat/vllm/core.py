@@ -32,6 +32,9 @@ FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out o
 LONGEST_CAUSE = 1000
 """Maximum characters of a cause, because errors of CUDA and compilers fill pages."""
 
+MAIN = "run_engine_core"
+"""The function of vLLM's that is EngineCore's process, and logs the error that ends it."""
+
 METHOD = "roundhouse"
 """The utility method's name in EngineCore."""
 
@@ -241,10 +244,12 @@ def _tell_cause(error: Exception) -> None:
 
 
 class _FatalErrorHandler(logging.Handler):
-    """Records the error that ends EngineCore's loop, which vLLM only logs."""
+    """Records the error that ends EngineCore's loop, which vLLM only logs, as it does errors of single requests."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and isinstance(error := record.exc_info[1], Exception):
+        if record.funcName != MAIN or not record.exc_info:
+            return
+        if isinstance(error := record.exc_info[1], Exception):
             _tell_cause(error)
 
 

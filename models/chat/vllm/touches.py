@@ -314,6 +314,12 @@ USED = (
         takes="self request_type request",
     ),
     VllmPatch(
+        "vllm.v1.engine.core:EngineCoreProc.run_engine_core",
+        "its name in the log tells the error that ends EngineCore from those of single requests and calls",
+        "an error that keeps its cause",
+        "tests/contract/chat/test_death.py",
+    ),
+    VllmPatch(
         "vllm.v1.engine.core:EngineCore.collective_rpc",
         "calls of the worker by EngineCore",
         "nothing: vLLM's way to a worker extension",

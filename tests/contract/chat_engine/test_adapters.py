@@ -85,6 +85,7 @@ async def test_an_adapter_that_vllm_knows_but_that_has_no_place_fails_only_its_r
     prompt, answer = await stream
     assert bench.oracle.agrees(None, prompt, answer)
     await bench.engine.ping()
+    assert launch.cause(bench.engine._engine) is None, "if the engine ends later, that is not the cause"
 
 
 async def test_places_are_counted_and_used_adapters_stay(bench: Bench) -> None:
