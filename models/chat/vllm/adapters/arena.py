@@ -19,6 +19,7 @@ import mmap
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -56,7 +57,8 @@ class Arena:
         self._count, self._pin, self._new_event = count, pin, new_event
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
         memory = mmap.mmap(-1, (count * self.size) + PAGE, flags=flags)
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without large pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
         values = np.frombuffer(memory, dtype=np.uint8)
         self._values = values[-values.ctypes.data % PAGE :]
         self._free: deque[int] = deque()

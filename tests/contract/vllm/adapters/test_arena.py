@@ -4,6 +4,7 @@ There is no CUDA, so nothing is pinned and events are scripted.
 """
 
 import gc
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ def test_blocks_begin_at_large_pages_and_the_next_one_is_pinned_ahead() -> None:
     assert [start % PAGE for start, _ in pins.ranges] == [0, 0]
     assert [count for _, count in pins.ranges] == [2 * PAGE] * 2
     assert pins.ranges[1][0] - pins.ranges[0][0] == 2 * PAGE
+
+
+def test_a_kernel_without_large_pages_has_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in some virtual machines; Linux then refuses the advice."""
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 12345)
+    with pytest.raises(OSError, match="Invalid argument"):
+        mmap.mmap(-1, PAGE).madvise(12345)
+    assert Pins().arena.take(10) is not None
 
 
 def test_a_block_is_free_once_no_tensor_of_it_is_left() -> None:
