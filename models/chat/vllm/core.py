@@ -221,7 +221,7 @@ def forget_adapters(self: Any) -> Outcome:
 def sleep_facts(self: Any) -> list[int]:
     """Return bytes: [in the sleeping allocator, of these kept during sleep, free on the device, pinned on the host].
 
-    Everything but the KV cache is kept. Torch pins blocks of powers of two. Zeros without CUDA.
+    Torch pins blocks of powers of two. Zeros without CUDA.
     """
     import torch
 

@@ -242,6 +242,24 @@ def test_a_sleep_that_frees_too_little_still_fails(monkeypatch: pytest.MonkeyPat
         card.worker_class.sleep(card, 1)
 
 
+def test_what_a_sleep_keeps_is_what_vllm_copies_to_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host memory that is pinned for more is pinned in vain."""
+    import torch
+    from vllm import device_allocator
+    from vllm.device_allocator.cumem import CuMemAllocator
+    from vllm.device_allocator.sleep_mode_backend import CuMemBackend
+
+    copied: list[str] = []
+    allocator = SimpleNamespace(sleep=lambda offload_tags: copied.extend(offload_tags), pointer_to_data={})
+    monkeypatch.setattr(device_allocator, "get_mem_allocator_instance", lambda: allocator)
+    CuMemBackend().suspend(1)
+    for number, tag in enumerate([*copied, "kv_cache", "workspace"]):
+        allocator.pointer_to_data[number] = SimpleNamespace(handle=(0, 3 << number), tag=tag)
+    monkeypatch.setattr(CuMemAllocator, "instance", allocator)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert sleep_memory.kept_blocks() == [4 << number for number in range(len(copied))]
+
+
 class Driver:
     """NVML with two GPUs, the second with MIG parts, whose handles begin at 10."""
 

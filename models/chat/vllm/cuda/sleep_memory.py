@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # EngineCore's environment is set before torch is loaded (`pr
     import torch
 
 FAILED = -1
+KEPT = ("weights", "runtime", "cudagraph")
+"""vLLM's tags of what a sleep keeps. The KV cache and scratch memory (`workspace`) are freed without a copy."""
 
 
 class SleepBlocks:
@@ -56,7 +58,7 @@ def kept_blocks() -> list[int]:
 
     allocator = CuMemAllocator.instance
     pool = allocator.pointer_to_data.values() if allocator is not None else ()
-    return [1 << (data.handle[1] - 1).bit_length() for data in pool if data.tag != "kv_cache"]
+    return [1 << (data.handle[1] - 1).bit_length() for data in pool if data.tag in KEPT]
 
 
 def pinned(size: int) -> torch.Tensor:
