@@ -57,14 +57,16 @@ class Report:
         if recipe:
             gpu["recipe"] = dict(recipe)
         run = " ".join(["python", "-m", "benchmarks.gpu.acceptance", *sys.argv[1:]])
+        goes_on = resume and file.exists()
+        costs = {} if goes_on else machine.record(device, wake_seconds)  # the earlier run's stay
         self._held: dict[str, Any] = {
             "schema": 1,
-            "environment": {**environment.record(), **gpu, "command": run, **machine.record(device, wake_seconds)},
+            "environment": {**environment.record(), **gpu, "command": run, **costs},
             "servers": {},
             "steps": {},
             "finished": [],
         }
-        if resume and file.exists():
+        if goes_on:
             self._go_on_with(json.loads(file.read_text()))
         elif file.exists():
             earlier = file.with_suffix(".earlier.json")
