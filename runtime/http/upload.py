@@ -110,9 +110,8 @@ class _Parts:
             if self.files > 1:
                 raise BadRequest("Send one 'file' per request.", param="file")
             self.is_text = b"filename" not in options
-            self.filename = (
-                _text(options.get(b"filename", b""), "the file's name").replace("\\", "/").rpartition("/")[2]
-            )
+            name = options.get(b"filename", b"").decode(errors="replace")
+            self.filename = name.replace("\\", "/").rpartition("/")[2]
         elif b"filename" in options:
             name = self._name[:64]
             raise BadRequest(f"Only 'file' may be a file; '{name}' may not: send it as 'file'.", param=name)

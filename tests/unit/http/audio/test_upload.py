@@ -97,6 +97,11 @@ async def test_the_model_may_come_after_the_file(client: httpx.AsyncClient) -> N
     assert (await send(client, FILE, part("model", b"nobody"), END)).status_code == 404
 
 
+async def test_the_files_name_may_be_in_any_encoding(client: httpx.AsyncClient) -> None:
+    file = FILE.replace(b"a.wav", "M\u00e4rz.wav".encode("cp1252"))
+    assert (await send(client, MODEL, file, END)).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("parts", "param"),
     [
