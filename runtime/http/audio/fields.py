@@ -53,7 +53,7 @@ def code(given: str) -> str | None:
     language = given.strip().lower()
     if language in ("", "auto"):  # "auto" is whisper.cpp's
         return None
-    if (region := _REGION.fullmatch(language)) and region[1] in NAMES:
+    if (region := _REGION.fullmatch(language)) and (region[1] in NAMES or region[1] in _CODES):
         language = region[1]
     if language in NAMES:
         return language
