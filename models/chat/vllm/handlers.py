@@ -17,6 +17,8 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
+from cachetools import LRUCache
+
 from models.chat.grammars.admission import ADMISSION
 from models.chat.requests import sandbox
 from models.chat.requests.rendering import TemplateThreads
@@ -110,7 +112,25 @@ def patch_messages(handler: Any) -> None:
         return answer
 
     handler.create_chat_completion = created
+    _switch_off_by_template(handler)
     logging.getLogger("vllm.entrypoints.anthropic.serving").addFilter(_is_unknown)
+
+
+def _switch_off_by_template(handler: Any) -> None:
+    """Try for each chat template how it switches thinking off, where vLLM keeps what it found for the first call's."""
+    stock, configured = handler._get_disabled_thinking_effort, getattr(handler, "_disabled_thinking_effort", None)
+    efforts: LRUCache[str, str] = LRUCache(MOST_COMPILED)
+
+    async def effort() -> str:
+        own = TEMPLATE.get()
+        if configured is not None or not own:
+            found: str = await stock()
+            return found
+        if own not in efforts:
+            efforts[own] = await handler._probe_disabled_thinking_effort()
+        return efforts[own]
+
+    handler._get_disabled_thinking_effort = effort
 
 
 def _as_meant(request: Any, handler: Any) -> None:

@@ -237,6 +237,14 @@ REPLACED = (
         "continue_final_message use_harmony renderer tokenizer vllm.utils.mistral is_mistral_tokenizer",
     ),
     VllmPatch(
+        "vllm.entrypoints.anthropic.serving:AnthropicServingMessages._get_disabled_thinking_effort",
+        "Messages: each adapter's own chat template switches thinking off in its own way, not in the first call's",
+        "a chat template for each adapter in vLLM",
+        MESSAGES,
+        takes="self",
+        also="_disabled_thinking_effort _probe_disabled_thinking_effort",
+    ),
+    VllmPatch(
         "vllm.renderers.online_renderer:OnlineRenderer.preprocess_chat",
         "writes the prompts of an adapter with its own chat template",
         "a chat template for each adapter in vLLM",

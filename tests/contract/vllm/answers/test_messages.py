@@ -98,6 +98,40 @@ async def test_an_answer_continues_the_assistants_last_message(
     assert converted.reasoning_effort == effort
 
 
+@pytest.mark.parametrize("order", [("", "own", ""), ("own", "", "own")])
+@pytest.mark.parametrize("configured", [None, "medium"])
+async def test_each_chat_template_switches_thinking_off_in_its_own_way(
+    order: tuple[str, ...], configured: str | None
+) -> None:
+    """vLLM tries it once, with the template of the first call: that of an adapter would decide for all others."""
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    received: list[Any] = []
+
+    async def create(request: Any, _: Any = None) -> Any:
+        received.append(request.reasoning_effort)
+        return called('{"state": "on"}')
+
+    async def prompt(effort: str) -> str:
+        return effort if handlers.TEMPLATE.get() else "the base knows no effort"
+
+    handler: Any = object.__new__(AnthropicServingMessages)
+    handler._merge_inline_system, handler.create_chat_completion = False, create
+    handler._disabled_thinking_effort, handler._render_probe_prompt = configured, prompt
+    handlers.patch_messages(handler)
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "x"}],
+        "thinking": {"type": "disabled"},
+    }
+    for template in order:
+        handlers.TEMPLATE.set(template)
+        await handler.create_messages(AnthropicMessagesRequest.model_validate(body))
+    assert received == [configured or ("none" if template else "low") for template in order]
+
+
 @pytest.mark.parametrize(
     ("more", "mistral", "expected_kwargs"),
     [
