@@ -124,10 +124,10 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
         self._lifecycle.check()
         if request.dimensions is not None and request.dimensions not in self._sizes | {self._dimensions}:
-            allowed = sorted(self._sizes | {self._dimensions})
+            smaller = sorted(self._sizes - {self._dimensions})
             raise BadRequest(
                 f"This model's vectors have {self._dimensions} dimensions"
-                + (f" and may be cut to {', '.join(map(str, allowed[:-1]))}." if self._sizes else " and cannot be cut.")
+                + (f" and may be cut to {', '.join(map(str, smaller))}." if smaller else " and cannot be cut.")
                 + f" Leave 'dimensions' out, or do not send {request.dimensions}.",
                 param="dimensions",
             )

@@ -186,6 +186,15 @@ async def test_vectors_are_cut_to_the_models_dimensions(tmp_path: Path) -> None:
     np.testing.assert_allclose(await vectors(tmp_path / "saved", texts), expected, atol=1e-5)
 
 
+async def test_a_recipe_that_allows_only_the_whole_vector_allows_no_cut(tmp_path: Path) -> None:
+    engine = EmbeddingEngine()
+    flags = {"matryoshka_dimensions": [SIZES["hidden_size"]]}
+    await engine.load(recipe("embed", flags), write(tmp_path / "model", bert()), "cpu", Reports())
+    with pytest.raises(BadRequest, match="have 32 dimensions and cannot be cut"):
+        await engine.embed(EmbedRequest(inputs=["steam"], dimensions=8))
+    await engine.close()
+
+
 async def test_texts_that_go_into_a_chat_template_first_are_refused_at_the_load(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
