@@ -3,7 +3,7 @@
    PyTorch's own for a CPU computes heads of 32 values at a sixth of what a core multiplies. Here twelve queries at a time
    meet all keys of a head, so that everything stays in the core's cache; the head's keys and values are copied there first.
 
-   The caller checks shapes and strides: see cpu_attention.py. */
+   The caller checks shapes and strides: see kernels.py. */
 
 #include <immintrin.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@
    caller chooses the largest q of both sides so that the sums of a block fit into 32 bits, whatever the values are:
    nothing wraps round, nothing saturates, and a row's result does not depend on the rows beside it.
 
-   The caller checks shapes, strides and alignment (64 bytes): see cpu_int16.py. */
+   The caller checks shapes, strides and alignment (64 bytes): see kernels.py. */
 
 #include <immintrin.h>
 #include <stdint.h>

@@ -137,7 +137,7 @@ class Int16Linear:
     """A linear layer's weights, rounded.
 
     Args:
-        library: of `load`.
+        library: of `load_int16`.
         weight: inputs x outputs, float32, finite.
         bias: outputs.
     """
