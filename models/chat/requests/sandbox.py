@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
+from types import MethodType
 from typing import Any, TypeVar, cast
 
 from jinja2 import nodes
@@ -25,12 +26,17 @@ BITS = 1 << 16
 WIDTH = 10_000
 """Largest number that says how wide or how many something is."""
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
-SIZED = frozenset({"batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap"})
+SEARCHES = frozenset({"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"})
+"""Methods that take as long as the product of two lengths, in one step."""
+SIZED = frozenset({"batch", "center", "indent", "pprint", "round", "slice", "tojson", "truncate", "wordwrap"})
 """Filters whose numbers say how large their results are."""
+UNBOUNDED = frozenset({"urlize"})
+"""Filters with a step of any length: a regular expression took 8 s for 10,000 characters."""
 READING = frozenset({"attr", "count", "d", "default", "first", "items", "last", "length", "random"})
 """Filters that make nothing. Templates ask for the length of a conversation at each of its messages."""
-_WIDTHS = re.compile(r"[0-9]{5}|\*|\{[^{}]*\{")
-"""Widths in a text to be formatted that have five digits, or are arguments."""
+_WIDTHS = re.compile(r"\d{5}|\*|\{[^{}]*\{")
+"""Widths in a text to be formatted that have five digits, of any script, or are arguments."""
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 def bound(stock: Template, source: str) -> Template:
@@ -85,8 +91,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def begin(self) -> None:
         self._thread = threading.local()
         self.globals.pop("lipsum", None)
-        self.filters = {name: self._bounded_filter(name, work) for name, work in self.filters.items()}
-        self.finalize = self.counted
+        filters = {name: work for name, work in self.filters.items() if name not in UNBOUNDED}
+        self.filters = {name: self._bounded_filter(name, work) for name, work in filters.items()}
+        if "strftime_now" in self.globals:  # of transformers
+            self.globals["strftime_now"] = self._bounded_clock(cast(Any, self.globals["strftime_now"]))
+        self.finalize = self.printed
 
     # --- counting ---------------------------------------------------------------------------------------------------
     def _charge(self, count: int) -> None:
@@ -107,6 +116,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         elif isinstance(value, int):
             _check_bits(value.bit_length())
         return value
+
+    def printed(self, value: T) -> T:
+        """Count what is about to become text, and return it."""
+        if isinstance(value, (*_VIEWS, MethodType)):
+            self._charge(_size(value))
+        return self.counted(value)
 
     def sliced(self, value: T) -> T:
         """Count a slice, whose items were counted before, and return it."""
@@ -145,6 +160,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(getattr(obj, "__wrapped__", obj), "__self__", None)
         if isinstance(owner, str | bytes):
             args = self._check_method(owner, getattr(obj, "__name__", ""), args, kwargs)
+        elif isinstance(owner, int):
+            _check_widths((*args, *kwargs.values()), 0)  # of to_bytes
+        elif dict in (obj, owner) and args:  # owner: of fromkeys
+            args = self._check_keys(args[0]), *args[1:]
         return self.counted(super().call(context, obj, *args, **kwargs))
 
     def _check_method(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -156,8 +175,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 self._check_replace(owner, args[0], args[1])
             case "format" | "format_map":
                 self._check_format(owner, (args, kwargs))
+            case "encode":  # ten characters for one, or its whole name for an error
+                self._charge(len(owner) * (100 if len(args) > 1 or "errors" in kwargs else 10))
             case "translate":
                 raise SecurityError("Chat templates of adapters may not use 'translate'.")
+            case _ if name in SEARCHES:
+                _check_search(len(owner), (*args, *kwargs.values()))
             case _ if name in PADDING:
                 width = _check_widths((*args, *kwargs.values()), 8)
                 self._charge(len(owner) + width * (1 + (name == "expandtabs") * len(owner)))
@@ -181,14 +204,34 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                             self._check_replace(str(value), str(old), str(new))
                 case "format":
                     self._check_format(str(value), more)
+                case "trim":
+                    _check_search(_size(value), more)
                 case "sum" if any(isinstance(one, list | tuple) for one in more):
                     raise SecurityError("'sum' adds numbers only.")
                 case _ if name in SIZED:
-                    width = max(_check_widths(more, 4), *(len(one) for one in more if isinstance(one, str)), 0)
+                    texts = (one for one in more if isinstance(one, str | list | tuple))
+                    width = max(_check_widths(more, 4), *map(_size, texts), 0)
                     self._charge(width * _repetitions(name, value))
             return self.counted(work(*args[:first], value, *args[first + 1 :], **kwargs))
 
         return bounded
+
+    def _bounded_clock(self, work: Callable[..., str]) -> Callable[..., str]:
+        @wraps(work)
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            for form in (*args, *kwargs.values()):
+                if isinstance(form, str):
+                    self._check_format(form, ())
+            return work(*args, **kwargs)
+
+        return bounded
+
+    def _check_keys(self, keys: Any) -> Any:
+        """Check the keys that a dict is made of in one step, which takes long if all have the same hash."""
+        keys = keys if isinstance(keys, list | tuple | dict) else list(keys)
+        if len(keys) > WIDTH:
+            raise SecurityError(f"A chat template of an adapter may make a dict of up to {WIDTH} keys.")
+        return keys
 
     def _check_join(self, separator: Any, parts: Any) -> Any:
         parts = parts if isinstance(parts, str | list | tuple | dict) else list(parts)
@@ -196,7 +239,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return parts
 
     def _check_replace(self, text: Any, old: Any, new: Any) -> None:
-        if isinstance(old, type(text)) and isinstance(new, type(text)):
+        kind = bytes if isinstance(text, bytes) else str
+        if isinstance(old, kind) and isinstance(new, kind):
             self._charge(len(text) + text.count(old) * len(new))
 
     def _check_format(self, text: Any, values: Any) -> None:
@@ -219,6 +263,10 @@ def _size(value: Any) -> int:
         elif isinstance(one, dict):
             rest += one.keys()
             rest += one.values()
+        elif isinstance(one, _VIEWS):
+            rest += cast(Iterable[Any], one)
+        elif isinstance(one, MethodType):
+            rest.append(one.__self__)
         elif isinstance(one, Namespace):
             rest.append(object.__getattribute__(one, "_Namespace__attrs"))
         if count + len(rest) > MOST:
@@ -233,7 +281,7 @@ def _repetitions(name: str, value: object) -> int:
             return 1 + str(value).count("\n")
         case "wordwrap":
             return _size(value)
-        case "tojson":
+        case "pprint" | "tojson":
             depth, level = 0, [value]
             while level:
                 depth += 1
@@ -251,6 +299,14 @@ def _repetitions(name: str, value: object) -> int:
 def _check_bits(bits: int) -> None:
     if bits > BITS:
         raise SecurityError("The chat template makes too large a number.")
+
+
+def _check_search(length: int, values: Iterable[Any]) -> None:
+    """Check the texts that are looked for in a text of a length, one character after the other."""
+    if length * max((len(one) for one in values if isinstance(one, str | bytes)), default=0) > MOST:
+        raise SecurityError(
+            "A chat template of an adapter may not search for such a long text, nor strip so many letters."
+        )
 
 
 def _check_widths(values: Iterable[Any], usual: int) -> int:

@@ -1,6 +1,7 @@
 """Chat templates that would take any amount of memory, or a step that never ends."""
 
 import threading
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -13,8 +14,18 @@ from models.chat.requests.sandbox import bound
 MESSAGES = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
 
 
+def strftime_now(form: str) -> str:
+    return form.replace("%1000d", "1" * 1000).replace("%d", "1")
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    usual = ImmutableSandboxedEnvironment()
+    usual.globals["strftime_now"] = strftime_now
+    return usual
+
+
 def compiled(source: str) -> Any:
-    return bound(ImmutableSandboxedEnvironment().from_string(""), source)
+    return bound(environment().from_string(""), source)
 
 
 def render(source: str) -> str:
@@ -41,13 +52,20 @@ SOUND = {
         "True(1, 2)None[0, 1, 2]"
     ),
     "{{ messages[::-1] | length }}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}": "21",
+    "{{ 'a</think>b'.rsplit('</think>', 1) }}{{ '-a-'.strip('-') }}{{ 'xax' | trim('x') }}{{ 'aba'.rfind('a') }}": (
+        "['a', 'b']aa2"
+    ),
+    "{{ dict(messages[0], x=1) | length }}{{ dict([('a', 1)]) }}{{ {}.fromkeys('ab', 1) }}{{ {'a': 1}.items() }}": (
+        "3{'a': 1}{'a': 1, 'b': 1}dict_items([('a', 1)])"
+    ),
+    "{{ strftime_now('%d.') }}{{ 'a'.encode() }}{{ ten.to_bytes(2, 'big') | length }}{{ [1] | pprint }}": "1.b'a'2[1]",
     "{{ [3, 1] | sum }}{{ [2, 1] | sort | first }}{{ 3.14159 | round(2) }}": "413.14",
 }
 
 
 @pytest.mark.parametrize("source", SOUND)
 def test_usual_templates_are_rendered_as_ever(source: str) -> None:
-    usual = ImmutableSandboxedEnvironment().from_string(source).render(messages=MESSAGES, ten=10, one=[1])
+    usual = environment().from_string(source).render(messages=MESSAGES, ten=10, one=[1])
     assert render(source) == usual == (SOUND[source] or usual)
 
 
@@ -117,6 +135,17 @@ BOMBS = [
     "{% set x = 'x' * 99999 %}{% for i in range(99) %}{{ x[1:] | length }}{% endfor %}",
     "{% set x = 'x' * 99999 %}{% for i in range(99) %}{{ x | upper | length }}{% endfor %}",
     "{% set x = 'x' * 99999 %}{{ x.join(x) }}",
+    "{{ ('x' * 99) | urlize(target='y') }}",
+    "{% set ns = namespace(a=[1] * 9999) %}{% for i in range(200) %}{% set ns.a = [ns.a] %}{% endfor %}"
+    "{{ ns.a | pprint | length }}",
+    DOUBLING.replace("STEP", "{1: ns.a, 2: ns.a}.values()"),
+    "{% set x = {1: 'x' * 99999}.values() %}{% for i in range(99) %}{{ x }}{% endfor %}",
+    "{{ ('a' * 99999).rfind('ab' + 'a' * 49999) }}",
+    "{{ ('a' * 99999).rsplit(sep='ab' + 'a' * 49999) }}",
+    "{{ ('a' * 9999).strip('b' * 99999 + 'a') }}",
+    "{{ ('a' * 9999) | trim('b' * 99999 + 'a') }}",
+    "{{ {}.fromkeys(range(0, 10001 * (2 ** 61 - 1), 2 ** 61 - 1)) | length }}",
+    "{{ dict(range(0, 20002 * (2 ** 61 - 1), 2 ** 61 - 1) | batch(2)) | length }}",
     "{% for i in range(99999) %}{% for i in range(99) %}" + "x" * 1000 + "{% endfor %}{% endfor %}",
 ]
 
@@ -124,9 +153,33 @@ BOMBS = [
 @pytest.mark.parametrize("source", BOMBS)
 def test_a_bomb_is_refused_before_it_takes_memory(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "MOST", 1 << 20)
-    with pytest.raises(Exception, match=r"hat template|adds numbers|lipsum") as refused:
+    with pytest.raises(Exception, match=r"hat template|adds numbers|lipsum|urlize") as refused:
         render(source)
-    assert isinstance(refused.value, SecurityError) or "lipsum" in str(refused.value)
+    assert isinstance(refused.value, SecurityError) or str(refused.value).split("'")[1] in ("lipsum", "urlize")
+
+
+LARGE = [
+    "{{ ten.to_bytes(10 ** 8, 'big') | length }}",
+    "{{ strftime_now('%1000d' * 99999) | length }}",
+    "{{ '{:\u0669\u0669\u0669\u0669\u0669\u0669\u0669\u0669}'.format(1) }}",
+    "{{ (('x' * 9999) | escape).replace('x', 'y' * 9999) | length }}",
+    "{{ ([1] * 9999) | tojson(separators=('y' * 9999, ':')) | length }}",
+    "{{ ('\ufdfa' * 999999).encode('ascii', 'namereplace') | length }}",
+    "{{ ([(('x' * 99999) | escape).join] * 999) ~ '' }}",
+]
+
+
+@pytest.mark.parametrize("source", LARGE)
+def test_a_result_is_not_made_before_it_is_counted(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MOST", 1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SecurityError):
+            render(source)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 24
 
 
 def test_each_thread_has_bounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
