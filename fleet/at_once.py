@@ -49,7 +49,7 @@ class AtOnceMeter(Concurrency):
         self._turn = asyncio.Lock()
         self._pending: asyncio.Future[Share] | None = None
         self._is_read = False
-        """Whether a share that an earlier run left behind was given back."""
+        """Whether the last call was answered. If not, the database may have a share of an earlier run or call."""
         self._empty_until = 0
         """Time until which nothing is expected to be left."""
 
@@ -117,6 +117,7 @@ class AtOnceMeter(Concurrency):
             await self._call(lambda table: table.give_back(self.id, target))
 
     async def _call(self, work: Callable[[AtOnceTable], Share]) -> None:
+        self._is_read = False
         if self._pending is None or self._pending.done():
             self._pending = await self._server.call(work, self._answered)
 

@@ -13,7 +13,8 @@ No I/O, no clock. Traffic, `explain` and the simulation use the same function. T
    low. A model with n replicas must keep the part SMALL / n of their capacity free, because with few replicas its
    requests have few nodes to choose from.
 6. A model above HIGH gets a replica even if another model must be removed: the one that needs its replica least and
-   stays below GOAL without it. A model below its minimum number gets a replica in the same way.
+   stays below GOAL without it. The last replica leaves only while its demand is below IDLE. A model below its minimum
+   number gets a replica in the same way.
 7. Nothing that was moved is moved back within HOLD_SECONDS. For 6, a node gives up at most SWAPS_AN_HOUR models, and
    all nodes together only a few at a time (SWAP_PART). Placement by hand does not wait.
 8. A replica is never removed only because it has little to do: until 3, 4 or 6 nobody needs its memory.
@@ -24,6 +25,7 @@ together and nodes are loaded evenly. If there is no such node, it is placed on 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple
 
 from fleet.index import position_of
@@ -41,6 +43,8 @@ SWAP_PART = 50
 GOAL, GROW, HIGH = 0.7, 0.85, 0.85
 """Demand per replica as a part of its capacity: the goal, the limit of an existing plan, and enough to swap."""
 SMALL = 0.3
+IDLE = 0.01
+"""Demand of a model that gets no requests. Smoothed demand falls below it about two minutes after the last one."""
 EVEN = 1.15
 LEAST_HELP = 0.25
 """The smallest part of a device, left free by other models, that justifies a replica."""
@@ -290,7 +294,7 @@ class _Planner:
             left = len(node.free) - self._load(node)
             for model, devices in node.where.items():
                 other, count = self._needs[model], len(self._on[model])
-                share = shares[model] * count / max(1, count - 1)
+                share = shares[model] * count / (count - 1) if count > 1 else 0.0 if shares[model] < IDLE else inf
                 if (
                     self._may_leave(other, node)
                     and count > other.least

@@ -204,6 +204,14 @@ def test_a_replica_is_removed_only_if_its_model_can_do_without_it(
     assert actions(plan) == ([("a", "load", "demand"), ("b", "unload", "room")] if takes else [])
 
 
+@pytest.mark.parametrize(("demand", "takes"), [(0.6, False), (0.02, False), (0.001, True)])
+def test_a_model_with_requests_keeps_its_last_replica(demand: float, takes: bool) -> None:
+    before = FleetPlan({"a": ("n0",), "b": ("n1",)})
+    models = [need("a", least=0), need("b", least=0)]
+    plan = place(models, later(nodes(2, 40), 1.0), {"a": 1.5, "b": demand}, 1.0, before)
+    assert actions(plan) == ([("a", "load", "demand"), ("b", "unload", "room")] if takes else [])
+
+
 def test_nothing_is_moved_back_within_a_minute() -> None:
     table, models = nodes(2, 40), [need("a"), need("b")]
     before = FleetPlan({"a": ("n0",), "b": ("n1",)}, moved={("b", "n0"): 10.0})

@@ -300,6 +300,22 @@ async def test_leftovers_of_an_earlier_run_are_returned(rigs: list[Rig], table: 
     assert table.shares.own["a"] == 0
 
 
+@limits(limit(Kind.AT_ONCE, 5))
+async def test_an_idle_share_is_returned_once_the_database_answers_again(
+    rigs: list[Rig], table: Table, clock: LimiterClock
+) -> None:
+    first, *_ = rigs
+    first.limiter.settle(await first.ask(), ONE)
+    clock.pass_(IDLE_SECONDS)
+    table.is_away = True
+    await first.look()
+    assert table.shares.own["a"] > 0, "the call failed"
+    table.is_away = False
+    await first.look()
+    await first.look(looks=shared_limits.REFRESH_LOOKS)
+    assert table.shares.own["a"] == 0
+
+
 @limits(limit(Kind.AT_ONCE, 6))
 async def test_while_the_database_is_down_a_server_uses_its_share_or_a_fixed_part(
     rigs: list[Rig], table: Table
