@@ -42,7 +42,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     ready: Annotated[int, Meta(ge=0, le=256)] = 1
     """Number of ready replicas."""
     capacity: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
-    """Requests that the ready replicas run at once."""
+    """Requests that the ready replicas run at once. If none is ready, that one of them will run."""
     running: Count = 0
     waiting: Count = 0
     start_seconds: Seconds = 0.0

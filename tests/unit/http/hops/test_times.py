@@ -6,15 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from fleet.demand import demand_of
 from fleet.index import NodeIndex
 from fleet.reports import ReplicaReport
+from fleet.table import ReportTable
 from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.times import LEARNING_RATE, MOST_MODELS, RequestTimer, RequestTimes
 from runtime.gateway.target import Target
+from runtime.residency.states import ModelState
 from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, opened
 from tests.unit.http.hops.test_front import EMBED, STREAM, vector
@@ -109,3 +113,14 @@ async def test_a_node_reports_how_long_its_requests_take(fleet: Fleet) -> None:
     index.take(node.reporter.report(), 1.0)
     load = index.entries["node-1"].loads["chat"]
     assert (load.prefill, load.turn) == (chat.prefill_seconds, chat.request_seconds / chat.capacity)
+
+
+async def test_requests_that_wait_for_a_load_count_by_what_the_model_will_run_at_once(fleet: Fleet) -> None:
+    node = fleet.node("node-1")
+    entry, table = node.fake.entries["chat"], ReportTable()
+    entry.state = ModelState.LOADING
+    [chat] = [one for one in node.reporter.report().replicas if one.model == "chat"]
+    waiting = msgspec.structs.replace(chat, waiting=entry.queue.policy.max_requests)
+    table.add(msgspec.structs.replace(node.reporter.report(), replicas=(waiting,)), 1.0)
+    assert (chat.state, chat.ready) == ("loading", 0)
+    assert demand_of(table, 1.0) == {"chat": 1.0}
