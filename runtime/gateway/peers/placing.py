@@ -74,6 +74,7 @@ class Placer:
         self._mean, self._before = DemandMean(), FleetPlan({})
         self._tried: dict[str, float] = {}
         """Time when the last load of each model started."""
+        self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -105,6 +106,10 @@ class Placer:
 
     async def look(self) -> None:
         """Follow the newest epoch, and write the next one where this server plans. Raises Unavailable."""
+        async with self._turn:  # a placement by hand looks at once, too
+            await self._look()
+
+    async def _look(self) -> None:
         row, by_hand = await asyncio.to_thread(self._table.read)
         self.by_hand = tuple(by_hand)
         if not may_follow(self.row.epoch, row):

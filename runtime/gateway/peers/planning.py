@@ -9,7 +9,7 @@ from fleet.place import GOAL, LEASE_SECONDS
 from fleet.table import ReportTable
 from registry.base.wording import nearest, quoted
 from registry.catalog import ResolvedName
-from registry.errors import BadRequest, NotFound
+from registry.errors import BadRequest, NotFound, Unavailable
 from runtime.gateway.files import UNKNOWN
 from runtime.gateway.names import Names
 from runtime.gateway.peers.names import PeerNames
@@ -65,6 +65,7 @@ class FleetPlanning:
 
     async def place(self, model: str, replicas: int | None, nodes: tuple[str, ...]) -> FleetPlanView:
         """Set replicas and nodes of a model by hand. Raises BadRequest, NotFound, Unavailable."""
+        self._check_database()
         self._check_model(model)
         if replicas is None and not nodes:
             raise BadRequest("Say how many replicas, or on which nodes.", param="replicas")
@@ -81,6 +82,7 @@ class FleetPlanning:
 
     async def release(self, model: str) -> FleetPlanView:
         """Return a model to automatic placement. Raises NotFound, Unavailable."""
+        self._check_database()
         if not await asyncio.to_thread(self._table.release, model):
             raise NotFound(f"Model {quoted(model)} is not placed by hand.", code="not_placed")
         await self._placer.look()
@@ -128,6 +130,10 @@ class FleetPlanning:
             needed_nodes=max(1, ceil(sum(model.demand for model in models) / GOAL / max(1.0, devices))),
             models=models,
         )
+
+    def _check_database(self) -> None:
+        if self._placer.is_stopped:
+            raise Unavailable("The fleet's database is in an older state and is not used.", code="database_unavailable")
 
     def _check_model(self, model: str) -> None:
         known = [need.model for need in self._placer.needs()]

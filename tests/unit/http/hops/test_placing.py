@@ -11,7 +11,7 @@ import pytest
 from fleet.epochs import DesiredReplicas, successor
 from fleet.membership.desired import HandPlacement
 from fleet.table import ReportTable
-from registry.errors import NotFound
+from registry.errors import NotFound, Unavailable
 from registry.recipes.definition import Recipe
 from registry.records import Adapter
 from runtime.gateway.names import Names
@@ -49,6 +49,13 @@ class Table:
             self.row = row
             self.written.append(row)
         return row
+
+    def place(self, placement: HandPlacement) -> None:
+        self.by_hand = [placement]
+
+    def release(self, model: str) -> bool:
+        self.by_hand = []
+        return True
 
     def lead(self) -> bool:
         return self.leads
@@ -198,6 +205,27 @@ async def test_a_server_that_finds_anothers_epoch_stops_planning() -> None:
     await placer.look()
     assert not placer.is_leading
     assert table.row == (9, {"chat": ("b",)})
+
+
+async def test_a_placement_by_hand_and_the_regular_look_do_not_disturb_one_another() -> None:
+    table, node = Table(), Node()
+    placer = placer_of(table, node)
+    planning = FleetPlanning(placer, cast(Any, table), None, PeerNames(NO_NAMES))
+    await asyncio.gather(*(planning.place("chat", None, (name,)) for name in ("a", "b", "a", "b")), placer.look())
+    assert placer.is_leading
+    assert not placer.is_old
+    assert placer.row == table.row
+
+
+async def test_nothing_is_placed_by_hand_in_an_older_database() -> None:
+    table, node = Table(), Node()
+    placer = placer_of(table, node)
+    planning = FleetPlanning(placer, cast(Any, table), None, PeerNames(NO_NAMES))
+    placer.is_stopped = True
+    for change in (planning.place("chat", 1, ()), planning.release("chat")):
+        with pytest.raises(Unavailable):
+            await change
+    assert not table.by_hand
 
 
 async def test_demand_on_one_node_places_the_model_on_the_other() -> None:
