@@ -82,7 +82,12 @@ class Reporter:
         """Set when the server has joined."""
 
     async def events(self) -> AsyncIterator[tuple[str, bytes]]:
-        """Yield `names` first and after each change, and `report` once a second and after each change."""
+        """Yield `names` first and after each change, and `report` once a second and after each change.
+
+        Yields nothing to servers that ask again while this one stops.
+        """
+        if self._fleet.is_leaving:
+            return
         named: tuple[object, ...] = ()
         state, due = named, 0.0
         while True:
@@ -185,13 +190,14 @@ def _replicas(entry: ModelEntry, times: RequestTimes) -> ReplicaReport:
     """Summarise all replicas of a model."""
     nearest = min(entry.replicas, key=lambda replica: NEAREST.index(replica.state))
     ready = [replica for replica in entry.replicas if replica.is_ready]
+    answering = ready or [nearest]
     start = min((one.queue.admission.start_here() for one in ready), default=nearest.remaining_load_seconds)
     return ReplicaReport(
         model=entry.model,
         revision=entry.revision,
         state=PHASES[nearest.state],
         ready=len(ready),
-        capacity=max(1, sum(one.queue.policy.max_requests for one in ready)),
+        capacity=max(1, sum(one.queue.policy.max_requests for one in answering)),
         running=sum(replica.queue.running for replica in entry.replicas),
         waiting=sum(replica.queue.waiting for replica in entry.replicas),
         start_seconds=max(0.0, start),

@@ -13,6 +13,7 @@ import pytest
 
 from fleet.reports import encode
 from models import sse
+from runtime.gateway.peers import following
 from tests.eventually import PATIENCE
 from tests.system.serving import free_port
 from tests.unit.http.hops.rig import Fleet, Node, identity, opened
@@ -195,3 +196,25 @@ async def test_a_change_whose_answer_is_cut_is_an_error(fleet: Fleet, answer: by
         changed: httpx.Response = await fleet.client.post("/v1/models", json={"id": "x"})
     assert (changed.status_code, changed.json()["error"]["code"]) == (503, "node_failed"), changed.text
     assert message in changed.json()["error"]["message"]
+
+
+async def test_a_node_that_stops_sends_its_names_to_nobody_again(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
+    caplog.set_level(logging.INFO, "roundhouse.fleet")
+    node, opened_again = scripted(fleet.node("node-1")), 0
+    await fleet.start(node)
+    events = node.fleet.events
+
+    async def count() -> AsyncIterator[tuple[str, bytes]]:
+        nonlocal opened_again
+        opened_again += 1
+        async for event in events():
+            yield event
+
+    node.fleet.events = count
+    node.fleet.takes_requests = False
+    await until(lambda: opened_again >= 3)
+    assert fleet.reports.get("node-1") is None
+    assert not [one for one in caplog.records if one.getMessage() == "a node reports again"]
