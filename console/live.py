@@ -250,7 +250,8 @@ class Live:
                 log.exception("cannot sample the state of the server for the console")
             await asyncio.sleep(self._least)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), self._every - self._least)
+                async with asyncio.timeout(self._every - self._least):  # wait_for may drop a cancellation
+                    await self._poked.wait()
 
     def _tell(self) -> None:
         self._fresh.set()

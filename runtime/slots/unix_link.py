@@ -137,7 +137,8 @@ class UnixSlotLink:
         async with self.call(make) as call:
             sent()
             try:
-                await asyncio.wait_for(call.done(), timeout)
+                async with asyncio.timeout(timeout):
+                    await call.done()
             except TimeoutError:
                 self.cancel(call.uid)
                 call.over()
@@ -149,7 +150,8 @@ class UnixSlotLink:
         try:
             async with self.call(frames.Count) as call:
                 try:
-                    await asyncio.wait_for(call.done(), timeout)
+                    async with asyncio.timeout(timeout):
+                        await call.done()
                 except TimeoutError:
                     call.over()
                 return call.counted

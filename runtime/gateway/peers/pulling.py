@@ -74,7 +74,8 @@ class Puller(ABC):
             except Exception:  # no error may keep the other files from being copied
                 log.exception(f"{self._what}s cannot be copied")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):  # wait_for may drop a cancellation
+                    await self._changed.wait()
 
     @abstractmethod
     async def _pull_next(self) -> bool:

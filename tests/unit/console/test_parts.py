@@ -93,6 +93,28 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
         assert looks == 2, "without viewers nothing is sampled"
 
 
+async def settle(steps: int = 20) -> None:
+    for _ in range(steps):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_the_sampler_ends_although_a_decision_wakes_it_at_that_moment(steps: int) -> None:
+    """Python 3.11's wait_for drops a cancellation that comes with its result, so it sampled without viewers."""
+    nothing: Any = object()
+    live = Live(lambda now, _: now, every=3600.0, least=0.0)
+    stream = live.events(lambda: nothing, None)
+    await anext(stream)
+    await settle()
+    sampler = live._sampler
+    assert sampler is not None
+    live.poke()
+    await settle(steps)
+    await stream.aclose()
+    await settle()
+    assert sampler.done()
+
+
 async def test_streams_end_when_the_server_stops_and_are_bounded(console: Console) -> None:
     async with console() as displayed:
         gateway = displayed.gateway.gateway

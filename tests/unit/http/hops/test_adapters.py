@@ -23,6 +23,7 @@ from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import Follower
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
+from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, Node, opened
 from tests.unit.http.hops.test_front import tokens, until
 from tests.unit.registry.makers import recipe
@@ -110,6 +111,30 @@ async def nodes(fleet: Fleet, state: State) -> AsyncIterator[list[AdapterNode]]:
     finally:
         for one in made:
             await one.close()
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_server_stops_although_a_name_changes_at_that_moment(steps: int) -> None:
+    """Python 3.11's wait_for drops a cancellation that comes with its result, and then the server never stopped."""
+    nothing: Any = None
+    puller = AdapterPuller(nothing, nothing, nothing, nothing, nothing, nothing)
+    looks = 0
+
+    async def found_none() -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    puller._pull_next = found_none  # type: ignore[method-assign]
+    puller.start()
+    await until(lambda: looks == 1)
+    await asyncio.sleep(0)
+    puller.wake()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(puller.close())
+    done, _ = await asyncio.wait([closing], timeout=PATIENCE)
+    assert done
 
 
 @pytest.mark.parametrize("fleet", [None, b"k" * 32], ids=["certificates", "key"], indirect=True)
