@@ -59,7 +59,7 @@ class Fetcher:
                     commit = await self._download(source.hub, download_repository, source, folder, team)
                     yield FetchedAdapter(folder, None, f"{source.hub}@{commit}")
                 else:
-                    await self._download(source.url, remote.download, source, folder, team)
+                    await self._download(source.words, remote.download, source, folder, team)
                     yield await asyncio.to_thread(_downloaded, source, folder)
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
@@ -95,10 +95,10 @@ class Fetcher:
 
 def _downloaded(source: UrlSource, folder: Path) -> FetchedAdapter:
     if not remote.is_archive(source.url):
-        return FetchedAdapter(folder, None, source.url)
+        return FetchedAdapter(folder, None, source.words)
     (archive,) = folder.iterdir()
     (folder / "unpacked").mkdir()
-    return FetchedAdapter(archive, folder / "unpacked", source.url)
+    return FetchedAdapter(archive, folder / "unpacked", source.words)
 
 
 def _folder(path: Path) -> Path:

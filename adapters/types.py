@@ -68,6 +68,12 @@ class UrlSource(Strict):
 
     url: str
 
+    @property
+    def words(self) -> str:
+        """The address without its query, which may hold a signature or a token."""
+        address, query, _ = self.url.partition("?")
+        return f"{address}?…" if query else address
+
 
 NamedSource = PathSource | HubSource | UrlSource
 """Sources that a client may name without sending the bytes."""

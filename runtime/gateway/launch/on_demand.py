@@ -185,7 +185,7 @@ def source_of(text: str) -> HubSource | UrlSource | None:
 
 
 def name_of(text: str) -> str:
-    """The name of a source's adapter: its last part and a digest of the whole source."""
-    last = text.rstrip("/").partition("@")[0].rpartition("/")[2]
+    """The name of a source's adapter: its last part without a query, and a digest of the whole source."""
+    last = text.partition("?")[0].rstrip("/").partition("@")[0].rpartition("/")[2]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", last)[:40].strip(".-_") or "adapter"
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

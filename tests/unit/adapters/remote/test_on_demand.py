@@ -125,6 +125,14 @@ def test_each_source_has_its_own_name() -> None:
         assert name.isascii()
 
 
+def test_a_name_has_nothing_of_a_signature() -> None:
+    signed = [name_of(f"https://x.org/a/legal.tar?{query}") for query in ("sig=5d/SECRET", "token=SECRET", "sig=5d")]
+    assert len(set(signed)) == 3
+    for name in signed:
+        assert name.startswith("legal.tar-")
+        assert "SECRET" not in name
+
+
 @pytest.mark.parametrize(
     ("ref", "base", "source"),
     [
