@@ -94,7 +94,7 @@ class OidcProvider:
                 more = _object(await client.get(endpoints.user))
                 if more.get("sub") != claims["sub"]:
                     raise _refused("the userinfo endpoint described another person")
-                return {**more, **claims}
+                return {**claims, **more}
             return claims
 
     async def access_claims(self, token: str, audience: str, now: float) -> Mapping[str, object]:

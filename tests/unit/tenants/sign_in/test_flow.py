@@ -74,8 +74,9 @@ async def test_addresses_and_keys_are_fetched_once(provider: RunningProvider) ->
     assert paths.count("/.well-known/openid-configuration") == paths.count("/jwks") == 1
 
 
-async def test_groups_missing_from_the_token_are_read_from_userinfo(provider: RunningProvider) -> None:
-    provider.change = lambda claims: claims.pop("groups")
+@pytest.mark.parametrize("change", [lambda claims: claims.pop("groups"), lambda claims: claims.update(groups=None)])
+async def test_groups_missing_from_the_token_are_read_from_userinfo(provider: RunningProvider, change: Change) -> None:
+    provider.change = change
     person, _ = await finish(sign_in(provider), provider)
     assert person.team == "ops"
     assert "/userinfo" in [path for path, *_ in provider.requests]
