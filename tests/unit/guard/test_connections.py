@@ -216,6 +216,21 @@ async def test_two_thousand_idle_connections_make_room_for_the_next(tmp_path: Pa
             wire.close()
 
 
+async def test_idle_connections_make_room_for_their_own_address_only(tmp_path: Path) -> None:
+    async with served(tmp_path, max_idle_per_address=2, header_seconds=PATIENCE) as server:
+        wires = []
+        for address in ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.2"):
+            wires.append(Wire(*await asyncio.open_connection("127.0.0.1", server.port, local_addr=(address, 0))))
+            await wires[-1].send(READ + b"\r\n")
+            assert (await wires[-1].answer()).status == 200
+        assert await wires[2].ended() == b""
+        for wire in (*wires[:2], *wires[3:]):
+            await wire.send(READ + b"\r\n")
+            assert (await wire.answer()).status == 200
+            wire.close()
+        wires[2].close()
+
+
 async def test_idle_connections_make_room_if_the_system_allows_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +263,21 @@ async def test_bytes_that_are_no_http_get_a_json_error(tmp_path: Path, sent: byt
         answer = await wire.answer()
         assert (answer.status, answer.error()["code"]) == (400, "invalid_http")
         assert answer.headers["x-request-id"].startswith("req-")
+        assert await wire.ended() == b""
+        wire.close()
+
+
+async def test_bytes_that_are_no_http_get_one_error_however_many_they_are(tmp_path: Path) -> None:
+    """The parser refuses them, and they are more than headers may be."""
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        async with asyncio.timeout(PATIENCE):
+            while not (connections := tuple(server.server.server_state.connections)):
+                await asyncio.sleep(0.01)
+        (connection,) = connections
+        assert isinstance(connection, GuardedConnection)
+        connection.data_received(b"hello" * 20_000)
+        assert (await wire.answer()).error()["code"] == "invalid_http"
         assert await wire.ended() == b""
         wire.close()
 
