@@ -120,9 +120,9 @@ def amount_of(kind: Kind, text: str) -> int:
 
     try:
         value = Decimal(text) * kind.unit
-        if not value.is_finite() or abs(value) > MAX_AMOUNT or value != value.to_integral_value():
+        if abs(value) > MAX_AMOUNT or value != value.to_integral_value():
             raise ValueError
-    except (ArithmeticError, ValueError):  # not a number, or too large for Decimal to multiply (1e999999999)
+    except (ArithmeticError, ValueError):  # not a number (also NaN), or too large for Decimal to multiply (1e999999999)
         raise BadRequest(f"'{text[:40]}' is not an amount for {kind}.", param="amount") from None
     return int(value)
 

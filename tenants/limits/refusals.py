@@ -70,8 +70,6 @@ def _reason(one: BindingLimit, has_audio: bool) -> str:
     if limit.kind.is_spend:
         left, cost = plain(one.level.remaining / unit), plain(one.amount / unit)
         reason += f", of which {left} is left; this request may cost {cost}"
-    elif one.level.limit != limit.amount:
-        reason += f", of which this server has {plain(one.level.limit / unit)}"
     if one.is_shared:
         reason += "; up to 1/8 of it may lie unused on other servers for a moment"
     return reason
