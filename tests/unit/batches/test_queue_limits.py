@@ -29,12 +29,15 @@ def test_queued_and_new_tokens_count_together() -> None:
     refusal = queue.refusal(TEAM, {"a": 60}, {"a": 21, "b": 20})
     assert refusal is not None
     assert "is 100, of which 41 are used; this batch has about 60: create it again once" in refusal
+    whole = queue.refusal(TEAM, {"a": 100}, {"b": 1})
+    assert whole is not None
+    assert "create it again once" in whole
     alone = queue.refusal(TEAM, {"a": 101}, {})
     assert alone is not None
     assert alone.endswith("split the file into smaller batches.")
     assert queue.refusal("other", {"a": 1000}, {}) is None
     assert (queue.is_limited(TEAM), queue.is_limited("other")) == (True, False)
-    assert reported == ["refused", "refused"]
+    assert reported == ["refused"] * 3
 
 
 def test_a_limit_of_one_model_counts_only_its_tokens() -> None:
@@ -70,7 +73,7 @@ def test_modes_decide_whether_a_limit_refuses_or_warns(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         assert [queue.refusal(TEAM, {"a": 11}, {}) for _ in range(2)] == [None, None]
     assert reported == ["warned", "shadow"] * 2
-    assert len(caplog.records) == 1
+    assert [vars(record)["limit"] for record in caplog.records] == ["warn-"]
 
 
 def test_a_key_cannot_have_such_a_limit() -> None:

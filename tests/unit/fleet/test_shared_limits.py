@@ -163,6 +163,14 @@ async def test_a_hundred_simultaneous_requests_share_one_limit_over_three_server
     assert table.takes < 100, "not every refusal asks the database"
 
 
+@limits(limit(Kind.TOKENS, 1))
+async def test_there_is_room_while_the_fleet_has_some_even_if_this_server_has_yet_to_fetch_it(rigs: list[Rig]) -> None:
+    first, *_ = rigs
+    assert first.limiter.has_room(CALLER, "m", ONE)
+    await first.ask()
+    assert not first.limiter.has_room(CALLER, "m", ONE)
+
+
 @limits(limit(Kind.DAY, 45))
 async def test_a_request_whose_block_is_used_by_another_takes_the_next_block(rigs: list[Rig], table: Table) -> None:
     """With blocks of one, a request that arrives together with another's block uses it first."""
@@ -348,6 +356,7 @@ async def test_while_the_database_is_down_blocks_are_used_up_and_rates_continue(
     with pytest.raises(Unavailable) as error:
         await first.ask()
     assert (error.value.code, error.value.retry_after) == ("limits_unavailable", 5)
+    assert (await first.refused(Amounts(money=241))).retry_after is None, "it is too large whatever is left"
     free = Amounts(tokens=80, explicit_tokens=80)
     await first.ask(free)
     rate = await first.refused(free)

@@ -1,6 +1,7 @@
 """Limits without a database or a real clock are never exceeded, and never refuse while there is room."""
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 from zoneinfo import ZoneInfo
 
@@ -77,8 +78,12 @@ def test_the_wait_for_a_place_is_about_as_long_as_requests_take() -> None:
         admission = one.admit(CALLER, "m", NOTHING)
         clock.pass_(5)
         one.settle(admission, NOTHING)
-    one.admit(CALLER, "m", NOTHING)
+    long = one.admit(CALLER, "m", NOTHING)
     assert refused(one).retry_after == pytest.approx(5, abs=0.1)
+    clock.pass_(45)
+    one.settle(long, NOTHING)
+    one.admit(CALLER, "m", NOTHING)
+    assert refused(one).retry_after == pytest.approx(9, abs=0.1), "a single long one changes little"
 
 
 def test_a_refusal_has_large_amounts_in_full() -> None:
@@ -216,6 +221,14 @@ def test_shadow_limits_are_counted_and_warn_limits_reported() -> None:
     assert Kind.REQUESTS not in of.levels(CALLER, "m")
 
 
+def test_a_shadow_limit_counts_no_request_that_it_would_refuse() -> None:
+    reported: list[tuple[str, str]] = []
+    of = limiter(LimiterClock(), limit(Kind.TOKENS, 100, Mode.SHADOW), reported=reported)
+    for tokens in (80, 40, 20):
+        of.admit(CALLER, "m", Amounts(tokens=tokens))
+    assert reported == [(Kind.TOKENS, "shadow")]
+
+
 def test_further_attempts_at_a_request_report_no_limit_again() -> None:
     reported: list[tuple[str, str]] = []
     of = limiter(
@@ -227,6 +240,17 @@ def test_further_attempts_at_a_request_report_no_limit_again() -> None:
     last = of.admit(CALLER, "m", Amounts(money=9), first)
     assert reported == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")]
     assert last.warnings == ["spend per month of team 'search': over 0.000005"]
+
+
+def test_further_attempts_at_a_request_count_it_once() -> None:
+    of = limiter(LimiterClock(), limit(Kind.REQUESTS, 2), limit(Kind.AT_ONCE, 1))
+    first = of.admit(CALLER, "m", NOTHING)
+    of.settle(first, NOTHING, last=False)
+    last = of.admit(CALLER, "m", NOTHING, first)
+    assert refused(of).binding[0].kind is Kind.AT_ONCE
+    of.settle(last, NOTHING)
+    of.settle(of.admit(CALLER, "m", NOTHING), NOTHING)
+    assert [one.kind for one in refused(of).binding] == [Kind.REQUESTS]
 
 
 def test_an_exceeded_rate_is_logged_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,6 +271,9 @@ def test_a_budgets_day_ends_at_midnight_in_the_teams_time_zone() -> None:
     error = refused(of, Amounts(money=30))
     assert (error.type, error.code) == ("insufficient_quota", "project_spend_limit_exceeded")
     assert (error.should_retry, error.retry_after) == (False, 2 * 3600 + 50 * 60)
+    of.settle(of.admit(CALLER, "m", Amounts()), Amounts(money=30))  # it cost more than foreseen
+    level = of.levels(CALLER, "m")[Kind.DAY]
+    assert (level.remaining, level.seconds) == (0, 2 * 3600 + 50 * 60)
     of.admit(CALLER, "m", Amounts())  # a free request needs no budget
     clock.pass_(2 * 3600 + 50 * 60)
     of.admit(CALLER, "m", Amounts(money=100))
@@ -285,6 +312,31 @@ def test_a_changed_time_zone_applies_at_once() -> None:
     assert refused(of, Amounts(money=30)).retry_after == 4 * 3600 + 50 * 60
     of.settle(running, Amounts(money=10))
     assert of.levels(CALLER, "m")[Kind.DAY].remaining == 100 - 7 - 10
+
+
+def test_a_changed_time_zone_does_not_change_a_rate() -> None:
+    cap = limit(Kind.REQUESTS, 1)
+    of = limiter(LimiterClock(), cap)
+    of.settle(of.admit(CALLER, "m", NOTHING), NOTHING)
+    of.replace([cap], {cap.subject: ZoneInfo("UTC")})
+    refused(of)
+
+
+def test_a_changed_mode_applies_at_once() -> None:
+    cap = limit(Kind.REQUESTS, 1)
+    of = limiter(LimiterClock(), cap)
+    of.admit(CALLER, "m", NOTHING)
+    of.replace([replace(cap, mode=Mode.WARN)], {"search": BERLIN})
+    assert of.admit(CALLER, "m", NOTHING).warnings == ["requests per minute of team 'search': over 1"]
+
+
+def test_a_limit_that_counts_something_else_starts_anew() -> None:
+    cap = limit(Kind.REQUESTS, 2)
+    of = limiter(LimiterClock(), cap)
+    of.settle(of.admit(CALLER, "m", NOTHING), NOTHING)
+    for other in (replace(cap, model="m"), replace(cap, kind=Kind.TOKENS)):
+        of.replace([other], {"search": BERLIN})
+        assert of.levels(CALLER, "m")[other.kind].remaining == 2
 
 
 @pytest.mark.parametrize(
@@ -334,6 +386,14 @@ def test_a_new_limit_counts_its_teams_running_requests() -> None:
     of = limiter(LimiterClock(), limit(Kind.REQUESTS, 9), Limit("other", "team", "other", Kind.REQUESTS, 9))
     of.admit(CALLER, "m", NOTHING)
     of.admit(Caller("other", "key00002"), "m", NOTHING)
+    of.admit(CALLER, "m", Amounts(money=3), spends_only=True)  # a batch line
+    of.replace([limit(Kind.AT_ONCE, 3), limit(Kind.DAY, 10)], {})
+    assert {kind: level.remaining for kind, level in of.levels(CALLER, "m").items()} == {Kind.AT_ONCE: 2, Kind.DAY: 7}
+
+
+def test_a_new_limit_counts_a_request_once_while_two_attempts_at_it_run() -> None:
+    of = limiter(LimiterClock(), limit(Kind.REQUESTS, 9))
+    of.admit(CALLER, "m", NOTHING, of.admit(CALLER, "m", NOTHING))
     of.replace([limit(Kind.AT_ONCE, 2)], {})
     assert of.levels(CALLER, "m")[Kind.AT_ONCE].remaining == 1
 
@@ -408,6 +468,6 @@ def test_a_models_limit_applies_to_its_former_versions() -> None:
 def test_amounts_are_read_in_users_units() -> None:
     assert amount_of(Kind.DAY, "12.50") == 12_500_000
     assert amount_of(Kind.AUDIO, "0.5") == 500
-    for wrong in ("x", "1.5", "nan", "1e999"):
+    for wrong in ("x", "1.5", "nan", "snan", "inf", "-inf", "1e999"):
         with pytest.raises(Exception, match="not an amount"):
             amount_of(Kind.REQUESTS, wrong)

@@ -91,9 +91,11 @@ def test_bytes_count_once_for_equal_content_and_are_freed(tmp_path: Path) -> Non
         stock.add("a", 1, 100)
         stock.add("a", 2, 100)
         stock.add("b", 1, 100)
-        with pytest.raises(StorageExceeded, match="of which 200 are used; this registration adds 51"):
+        with pytest.raises(StorageExceeded, match="of which 200 are used; this registration adds 51") as refused:
             stock.add("c", 3, 51)
+        assert [one.remaining for one in refused.value.binding] == [50]
         stock.add("c", 3, 50)
+        stock.limiter.check(AdapterKey("small", "d", TEAM), stock.list)  # its content may be stored already
         stock.remove("a")  # its first version is also b's
         with pytest.raises(StorageExceeded, match="of which 150 are used"):
             stock.add("d", 4, 101)
