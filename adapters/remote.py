@@ -127,10 +127,10 @@ def _errors(path: str) -> Iterator[None]:
         _check_address(path, error)
         if cause is not None and not 400 <= getattr(cause, "status", 404 if _is_missing(cause) else 0) < 500:
             raise _unreadable(path, cause) from cause
-        hint = " A signed address expires: sign a new one." if "?" in path else ""
-        raise NotFound(
-            f"There is no {quoted(path)} that this server may read.{hint}", code="source_not_found"
-        ) from None
+        problem = f"There is no {quoted(path)} that this server may read."
+        if "?" in path:
+            problem += " If the address was signed, it may have expired: sign a new one."
+        raise NotFound(problem, code="source_not_found") from None
     except Exception as error:
         _check_address(path, error)
         raise _unreadable(path, error) from error
