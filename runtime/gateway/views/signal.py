@@ -106,7 +106,9 @@ def export(metrics: Metrics, signals: Iterable[SignalView]) -> None:
         metrics.waiting_work.labels(model).set(signal.waiting_work)
         metrics.arriving_work.labels(model).set(signal.arriving_work_per_second)
         metrics.replica_work.labels(model).set(signal.replica_work_per_second)
-        if signal.kv_cache_use is not None:
+        if signal.kv_cache_use is None:  # such as after an unload
+            metrics.kv_use.remove_by_labels({"model": model})
+        else:
             metrics.kv_use.labels(model).set(signal.kv_cache_use)
         metrics.lead.labels(model).set(signal.lead_seconds)
         metrics.needed_replicas.labels(model).set(signal.needed_replicas)

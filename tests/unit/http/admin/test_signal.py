@@ -6,7 +6,8 @@ import time
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.gateway.views.signal import kv_use_of
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.views.signal import export, kv_use_of, signal_of
 from runtime.scheduling.signal import ArrivalRates
 from tenants.caller import ServiceClass
 from tests.unit.http.fakes import FakeGateway
@@ -20,6 +21,13 @@ def test_the_fullest_cache_counts(gateway: FakeGateway) -> None:
     )
     assert kv_use_of({"chat": text}, entry) == 0.9
     assert kv_use_of({"chat": ""}, entry) is None
+
+
+def test_a_model_without_a_cache_has_no_use_of_one(gateway: FakeGateway) -> None:
+    metrics, entry = Metrics(), gateway.entries["chat"]
+    for use in (0.9, None, 0.5):
+        export(metrics, [signal_of(entry, use)])
+        assert metrics.registry.get_sample_value("roundhouse_kv_cache_use_ratio", {"model": "chat"}) == use
 
 
 async def test_a_signal_says_what_is_missing(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
