@@ -322,11 +322,10 @@ class Limiter:
     ) -> _LimitMeter:
         now, one = self._clock(), self._meter(limit, zone, spent)
         if isinstance(one.meter, Rate):
-            meter = one.meter = Rate(limit.amount, now - 120 * 10**9)
             for past in recent:
                 if _is_of(limit, past.team, past.key, past.model):
                     amount, at = past.used.of(limit.kind), now - int(max(0.0, past.age) * 1e9)
-                    meter.settle(meter.take(amount, at), amount, at)
+                    one.meter.settle(one.meter.take(amount, at), amount, at)
         for admission, used in ended:
             if _counts(limit, admission):
                 one.meter.settle(one.meter.take(used.of(limit.kind), now), used.of(limit.kind), now)
@@ -350,7 +349,8 @@ class Limiter:
             return _LimitMeter(
                 limit, Budget(limit.amount, partial(period_of, limit.kind, zone), spent, self._wall), zone
             )
-        return _LimitMeter(limit, Rate(limit.amount, self._clock()), zone)
+        # it begins before the oldest of the recent requests (`history_of`)
+        return _LimitMeter(limit, Rate(limit.amount, self._clock() - 120 * 10**9), zone)
 
 
 def _goes_on(before: _LimitMeter | None, limit: Limit, zones: Mapping[str, ZoneInfo]) -> _LimitMeter | None:
