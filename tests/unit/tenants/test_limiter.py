@@ -349,6 +349,13 @@ def test_the_length_of_periods_includes_clock_changes(kind: Kind, at: int, hours
     assert (end - begin) / 3600 == hours
 
 
+def test_a_day_begins_at_the_first_of_two_midnights() -> None:
+    havana = ZoneInfo("America/Havana")  # on 2026-11-01 its clocks go back from 1:00 to 0:00
+    first = 1_793_505_600
+    for at in (first, first + 1800, first + 5400):
+        assert period_of(Kind.DAY, havana, at) == (first, first + 25 * 3600)
+
+
 def test_limits_can_be_changed_and_added_while_requests_run() -> None:
     clock = LimiterClock()
     of = limiter(clock, limit(Kind.REQUESTS, 2))

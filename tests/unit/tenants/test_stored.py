@@ -111,6 +111,8 @@ def test_a_lowered_limit_refuses_only_additions(tmp_path: Path) -> None:
         with pytest.raises(StorageExceeded) as refused:
             stock.add("b", 2, 100)
         assert {one.kind for one in refused.value.binding} == {"adapters_stored", "adapter_bytes_stored"}
+        stock.limiter.replace([])
+        stock.add("b", 2, 100)
 
 
 def test_limits_may_warn_count_or_be_for_one_base(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
