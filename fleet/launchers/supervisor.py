@@ -16,7 +16,7 @@ class Starts(NamedTuple):
     """An actor's record of the starts so far."""
 
     last: float | None = None
-    """Time of the last start by the actor's monotonic clock; None before the first."""
+    """Time of the last start by the actor's monotonic clock; None before the first, and for a steady server."""
     in_a_row: int = 0
     """Number of consecutive starts after which the server ended before STEADY_SECONDS."""
 
@@ -47,9 +47,10 @@ class Supervisor:
         record = self._file.read()
         is_ended = record is None or self._launcher.has_ended(record)
         step = decide(record, is_ended, self._starts, now)
+        if step == "keep" and self._starts.last is not None and now - self._starts.last >= STEADY_SECONDS:
+            self._starts = Starts()
         if step == "start":
-            was_steady = self._starts.last is None or now - self._starts.last >= STEADY_SECONDS
-            self._starts = Starts(now, 0 if was_steady else self._starts.in_a_row + 1)
+            self._starts = Starts(now, 0 if self._starts.last is None else self._starts.in_a_row + 1)
             record = self._launcher.start(self._spec)
             self._file.write(record)
         return None if step == "wait" else record
