@@ -33,7 +33,8 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     pid: int
     created: float
-    """Start time by the kernel's clock, because process ids are reused."""
+    """Its start in clock ticks since the machine's boot, because process ids are reused. Earlier versions wrote a time
+    of day, which seems to change when the clock is set."""
     boot: str
     """The machine's boot id."""
 
@@ -67,8 +68,8 @@ class ProcessLauncher:
         command = ["/bin/sh", "-c", _START, str(spec.log), *scope, *spec.words]
         pid = int(subprocess.run(command, env=dict(spec.environment), stdout=subprocess.PIPE, check=True).stdout)
         try:
-            created = psutil.Process(pid).create_time()
-        except psutil.NoSuchProcess:  # it ended at once; the log says why
+            created = _started(pid)
+        except OSError:  # it ended at once; the log says why
             created = 0.0
         return ProcessRecord(pid, created, boot())
 
@@ -93,9 +94,14 @@ def _living(process: ProcessRecord) -> psutil.Process | None:
         return None
     try:
         candidate = psutil.Process(process.pid)
-        return candidate if candidate.create_time() == process.created else None
-    except psutil.NoSuchProcess:
+        return candidate if process.created in (_started(process.pid), candidate.create_time()) else None
+    except (psutil.NoSuchProcess, OSError):
         return None
+
+
+def _started(pid: int) -> float:
+    """Return a process's start in clock ticks since boot (proc_pid_stat(5), field 22). Raises OSError if it is gone."""
+    return float(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
 def _wait(until: Callable[[], bool], seconds: float) -> None:

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fleet.launchers import head, processes
@@ -74,11 +76,24 @@ def test_a_server_that_ends_is_started_again_after_longer_and_longer_pauses(
     assert pauses == [1.0, 2.0, 4.0, 8.0]
     assert pause(100) == LONGEST_PAUSE
     now += STEADY_SECONDS
+    supervisor.step(now)
     launcher.living.clear()
     assert supervisor.step(now) is not None, "it had run for long"
     launcher.living.clear()
     assert supervisor.step(now + 0.5) is None
     assert supervisor.step(now + 1.0) is not None
+
+
+def test_the_pauses_of_a_server_that_always_ends_stay_long(launcher: ScriptedLauncher, file: RecordFile) -> None:
+    supervisor, times = Supervisor(launcher, SPEC, file), list[float]()
+    for half_seconds in range(2000):
+        before = launcher.starts
+        supervisor.step(half_seconds / 2)
+        launcher.living.clear()
+        times.extend([half_seconds / 2] * (launcher.starts - before))
+    pauses = [later - before for before, later in pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE
 
 
 def test_a_new_actor_restarts_an_ended_server_at_once(launcher: ScriptedLauncher, file: RecordFile) -> None:
@@ -99,7 +114,7 @@ def test_a_damaged_record_counts_as_missing(file: RecordFile, tmp_path: Path) ->
     assert file.read() is None
 
 
-def test_a_process_outlives_its_starter_and_is_found_again(tmp_path: Path) -> None:
+def test_a_process_outlives_its_starter_and_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The starter is an interpreter that ends at once."""
     script = (
         "import sys; from pathlib import Path; from fleet.launchers.processes import *;"
@@ -117,6 +132,12 @@ def test_a_process_outlives_its_starter_and_is_found_again(tmp_path: Path) -> No
         other = ProcessRecord(process.pid, process.created - 1, process.boot)
         assert launcher.has_ended(other), "its number is now of another process"
         assert launcher.has_ended(ProcessRecord(process.pid, process.created, "earlier"))
+        by_clock = ProcessRecord(process.pid, psutil.Process(process.pid).create_time(), process.boot)
+        assert not launcher.has_ended(by_clock), "a record of an earlier version"
+        booted = psutil.boot_time() - 3600
+        with monkeypatch.context() as patch:  # the boot's time of day, as Linux computes it, follows the clock
+            patch.setattr(psutil._pslinux, "boot_time", lambda: booted)
+            assert not launcher.has_ended(process), "the clock was set back"
         launcher.end(other, 0.1)
         assert not launcher.has_ended(process), "another process is not ended"
     finally:
