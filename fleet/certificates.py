@@ -105,16 +105,21 @@ def renew(authority: Path, folder: Path, days: int = SERVER_DAYS) -> ServerCerti
 
 
 def read(folder: Path) -> ServerCertificate:
-    """Read the server's certificate in a folder. Raises NotFound, Conflict for a damaged file."""
+    """Read the server's certificate in a folder. Raises NotFound, Conflict if it is damaged or names no server."""
     file = folder / SERVER
     try:
-        return _facts(x509.load_pem_x509_certificate(file.read_bytes()))
+        facts = _facts(x509.load_pem_x509_certificate(file.read_bytes()))
     except FileNotFoundError:
         raise NotFound(
             f"There is no certificate {file}. Make one: roundhouse fleet ca issue NAME --out {folder}."
         ) from None
     except ValueError:
         raise Conflict(f"The certificate {file} is damaged. Make a new one: roundhouse fleet ca issue NAME.") from None
+    except (x509.ExtensionNotFound, IndexError):
+        raise Conflict(f"The certificate {file} has no DNS name. Make one with the server's name as DNS name.") from None
+    if not NAME.match(facts.name):
+        raise Conflict(f"The certificate {file} names {quoted(facts.name)}, which is no server name: {NAME_RULE}.")
+    return facts
 
 
 def _facts(certificate: x509.Certificate) -> ServerCertificate:

@@ -2,12 +2,15 @@
 
 import asyncio
 import datetime
+import ipaddress
 import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from fleet import certificates
 from fleet.certificates import AUTHORITY, SERVER, SERVER_KEY, issue, make_authority, read, renew
@@ -46,6 +49,27 @@ async def talk(listening: FleetTls, calling: FleetTls, name: str) -> str:
         except (ssl.SSLError, ConnectionError):
             return "refused"
         return text or "refused"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (None, "has no DNS name"),
+        ([x509.IPAddress(ipaddress.ip_address("10.0.0.5"))], "has no DNS name"),
+        ([x509.DNSName("Node_1.example")], "'Node_1.example', which is no server name"),
+    ],
+)
+def test_another_tools_certificate_must_name_the_server(
+    authority: Path, names: list[x509.GeneralName] | None, message: str
+) -> None:
+    folder = server(authority, "node-1")
+    key, issuer = certificates._authority(authority)
+    builder = certificates._builder(issuer.subject, issuer.subject, key.public_key(), 1)
+    if names is not None:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    (folder / SERVER).write_text(certificates._public(builder.sign(key, hashes.SHA256())))
+    with pytest.raises(Conflict, match=message):
+        read(folder)
 
 
 async def test_two_servers_of_a_fleet_accept_each_other_by_name(authority: Path) -> None:
