@@ -116,7 +116,9 @@ def read(folder: Path) -> ServerCertificate:
     except ValueError:
         raise Conflict(f"The certificate {file} is damaged. Make a new one: roundhouse fleet ca issue NAME.") from None
     except (x509.ExtensionNotFound, IndexError):
-        raise Conflict(f"The certificate {file} has no DNS name. Make one with the server's name as DNS name.") from None
+        raise Conflict(
+            f"The certificate {file} has no DNS name. Make one with the server's name as DNS name."
+        ) from None
     if not NAME.match(facts.name):
         raise Conflict(f"The certificate {file} names {quoted(facts.name)}, which is no server name: {NAME_RULE}.")
     return facts
