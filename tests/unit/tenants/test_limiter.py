@@ -173,10 +173,13 @@ def test_a_hundred_requests_at_once_do_not_exceed_a_budget() -> None:
 
 def test_a_refusal_names_every_exceeded_limit_and_reserves_nothing() -> None:
     clock = LimiterClock()
-    of = limiter(clock, limit(Kind.REQUESTS, 2), limit(Kind.TOKENS, 100, owner="key"), limit(Kind.AT_ONCE, 1))
+    reported: list[tuple[str, str]] = []
+    limits = limit(Kind.REQUESTS, 2), limit(Kind.TOKENS, 100, owner="key"), limit(Kind.AT_ONCE, 1)
+    of = limiter(clock, *limits, reported=reported)
     first = of.admit(CALLER, "m", Amounts(tokens=90, explicit_tokens=10))
     error = refused(of, Amounts(tokens=50, explicit_tokens=10))
     assert [one.kind for one in error.binding] == [Kind.AT_ONCE, Kind.TOKENS]
+    assert reported == [(Kind.AT_ONCE, "refused"), (Kind.TOKENS, "refused")]
     assert (error.status, error.type, error.code, error.should_retry) == (429, "tokens", "rate_limit_exceeded", True)
     assert error.retry_after == pytest.approx(24.0)
     of.settle(first, Amounts(tokens=20))
@@ -279,6 +282,16 @@ def test_a_budgets_day_ends_at_midnight_in_the_teams_time_zone() -> None:
     of.admit(CALLER, "m", Amounts(money=100))
     of.settle(held, Amounts(money=10))
     refused(of, Amounts(money=1))
+
+
+def test_a_caller_may_spend_the_least_that_is_left_of_the_budgets_that_refuse() -> None:
+    of = limiter(LimiterClock(), limit(Kind.DAY, 100), limit(Kind.MONTH, 300), limit(Kind.DAY, 50, Mode.WARN))
+    of.settle(of.admit(CALLER, "m", Amounts(money=30)), Amounts(money=30))
+    assert of.spendable(CALLER, "m") == 70
+    of.replace([limit(Kind.DAY, 400), limit(Kind.MONTH, 300), limit(Kind.TOKENS, 5)], {"search": BERLIN})
+    assert of.spendable(CALLER, "m") == 270, "a changed budget applies at once"
+    of.replace([limit(Kind.TOKENS, 5)], {})
+    assert of.spendable(CALLER, "m") is None
 
 
 def test_a_request_that_costs_more_than_the_whole_budget_never_fits() -> None:
