@@ -72,6 +72,8 @@ class ObjectShape:
     """Decodes a list of such objects into structs without nulls in half the time, but refuses unknown fields. For lists
     that clients make long.
     """
+    removed: frozenset[str] = frozenset()
+    """Fields that are removed whatever their value."""
 
 
 def fit(data: msgspec.Raw | bytes, shape: ObjectShape, overrides: Overrides = _NOTHING) -> Any:
@@ -108,6 +110,8 @@ def _fit_fields(fields: dict[str, Any], shape: ObjectShape, overrides: Overrides
     if shape.kinds:
         shape = shape.kinds.get(bytes(fields.get("type", NULL)), shape)
     result = {name: value for name, value in fields.items() if value != NULL or name in shape.nullable}
+    for name in shape.removed & result.keys():
+        del result[name]
     for name, inner in shape.inner.items():
         if (value := result.get(name, NULL)) != NULL:
             result[name] = fit(value, inner, overrides)
@@ -308,6 +312,12 @@ ITEM = ObjectShape(
     nullable=frozenset({"call_id", "code", "environment", "max_output_length", "outputs", "result"}),
     inner={"content": ObjectShape()},
 )
+COUNTS = ObjectShape(
+    removed=frozenset({f"{kind}_tokens_per_turn" for kind in ("cached", "input", "output", "tool_output")})
+)
+"""vLLM's lists for tools that it calls itself, which never happens here. OpenAI's Agents SDK for JavaScript takes only
+numbers.
+"""
 RESPONSE = ObjectShape(
     nullable=frozenset(ALWAYS),
     always={
@@ -317,6 +327,7 @@ RESPONSE = ObjectShape(
     overrides=OVERRIDDEN.union(ECHOED),
     inner={
         "output": ITEM,
+        "usage": ObjectShape(inner={"input_tokens_details": COUNTS, "output_tokens_details": COUNTS}),
         "tools": ObjectShape(frozenset({"parameters", "strict"}), usual=msgspec.json.Decoder(list[Tool])),
     },
 )

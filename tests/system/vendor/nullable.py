@@ -105,7 +105,6 @@ NULLABLE: Mapping[str, Mapping[str, bool]] = {
     ),
 }
 
-_PER_TURN = "vLLM's counts for each turn of tools that it calls itself"
 _OURS = "our own field of a model"
 MORE: Mapping[str, Mapping[str, str]] = {
     "ChatCompletionMessage": {"reasoning": "vLLM's; OpenAI's chat completions have no reasoning"},
@@ -116,14 +115,11 @@ MORE: Mapping[str, Mapping[str, str]] = {
         "prompt_token_ids": "vLLM's, with `echo`",
         "stop_reason": "as in a chat completion",
     },
-    "InputTokensDetails": dict.fromkeys(("cached_tokens_per_turn", "input_tokens_per_turn"), _PER_TURN),
     "MessageTokensCount": {"context_management": "Anthropic's beta has it"},
     "Model": {
         field: _OURS for kind in (ModelView, AdapterCardView, RouterCardView) for field in kind.__struct_fields__
     },
-    "OutputTokensDetails": dict.fromkeys(
-        ("output_tokens_per_turn", "tool_output_tokens", "tool_output_tokens_per_turn"), _PER_TURN
-    ),
+    "OutputTokensDetails": {"tool_output_tokens": "vLLM's count for tools that it calls itself"},
     "RerankResponse": dict.fromkeys(("model", "object", "usage"), "Jina's, on the path that both share"),
     "Response": {
         **dict.fromkeys(("frequency_penalty", "presence_penalty"), "the request's, as vLLM took them"),

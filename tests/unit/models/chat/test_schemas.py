@@ -106,6 +106,17 @@ def test_responses_keep_the_clients_and_the_models_nulls(sent: Any, stated: str)
     assert parse(schemas.fit_answer(RESPONSES, event(added)))["item"] == expected["output"][0]
 
 
+def test_the_usage_of_a_response_has_numbers_only() -> None:
+    """OpenAI's Agents SDK for JavaScript fails at vLLM's lists."""
+    ours = {"cached_tokens": 0, "cache_write_tokens": 0}, {"reasoning_tokens": 1, "tool_output_tokens": 0}
+    lists = {f"{kind}_tokens_per_turn": [1] for kind in ("input", "cached", "output", "tool_output")}
+    usage = {"input_tokens": 2, "input_tokens_details": ours[0] | lists, "output_tokens_details": ours[1] | lists}
+    expected = {"input_tokens": 2, "input_tokens_details": ours[0], "output_tokens_details": ours[1]}
+    assert json.loads(schemas.fit_answer(RESPONSES, packed({"usage": usage})))["usage"] == expected
+    last = {"type": "response.completed", "response": {"status": "completed", "usage": usage}}
+    assert parse(schemas.fit_answer(RESPONSES, event(last)))["response"]["usage"] == expected
+
+
 def test_numbers_of_a_client_keep_their_digits() -> None:
     data = b'{"tools":[{"parameters":{"maximum":1e400,"minimum":-123456789012345678901234567890.10}}]}'
     assert data[1:-1] in schemas.fit_answer(RESPONSES, data)
