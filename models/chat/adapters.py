@@ -208,5 +208,4 @@ class EngineAdapters:
         return outcome
 
     async def _call(self, call: Callable[..., Any], *arguments: str | int) -> list[str]:
-        outcome: core.Outcome = await launch.ask(self._engine, call, *arguments)
-        return outcome
+        return core.worst(await launch.ask_all(self._engine, call, *arguments))
