@@ -83,17 +83,20 @@ CHANGING = frozenset((
     "diarization", "diarize", "frequency_penalty", "initial_prompt", "known_speaker_names", "lang",
     "length_penalty", "log_prob_threshold", "logprob_threshold", "max_speakers", "min_p", "min_speakers",
     "no_repeat_ngram_size", "no_speech_threshold", "num_speakers", "patience", "presence_penalty",
-    "repetition_penalty", "suppress_tokens", "task", "to_language", "top_k", "top_p", "word_timestamps",
+    "repetition_penalty", "suppress_tokens", "task", "to_language", "top_k", "top_p", "translate",
+    "word_timestamps",
 ))  # fmt: skip
 """Fields of other servers that change a transcript."""
 INSTEAD: Mapping[str, str] = {
     "initial_prompt": "send 'prompt'", "lang": "send 'language'",
     "task": "send the recording to /v1/audio/transcriptions or /v1/audio/translations",
+    "translate": "send the recording to /v1/audio/translations",
     "word_timestamps": "send 'timestamp_granularities[]' with 'response_format' 'verbose_json'",
 }  # fmt: skip
 """Advice on fields that have another name here."""
-DEFAULTS: Mapping[str, Sequence[str]] = dict.fromkeys(("diarization", "diarize", "word_timestamps"), ("false", "0"))
-"""Values with which those fields have no effect. For `task` it is the path's own task."""
+NO, YES = ("false", "0"), ("true", "1")
+DEFAULTS: Mapping[str, Sequence[str]] = dict.fromkeys(("diarization", "diarize", "word_timestamps"), NO)
+"""Values with which those fields have no effect. For `task` and `translate` it is the path's own task."""
 
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 """Whisper's temperatures if none or 0 is sent, as at OpenAI. A poor transcript is retried with the next one."""
@@ -136,7 +139,7 @@ class TranscriptionOptions:
 
 def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
     """Parse the form. Unknown fields are ignored unless they would change the text. Raises BadRequest."""
-    form = _Form(fields, {**DEFAULTS, "task": (task,)})
+    form = _Form(fields, {**DEFAULTS, "task": (task,), "translate": YES if task == "translate" else NO})
     format_ = form.one_of("response_format", FORMATS) or "json"
     granularities = form.granularities()
     stream = form.flag("stream") or False

@@ -50,8 +50,9 @@ PROMPTS = {
 }
 """Values of `input_type` of several vendors, with the names under which models have the matching prompt."""
 CHANGING = frozenset((
-    "add_special_tokens", "bits", "embedding_type", "embedding_types", "instruction", "late_chunking", "modality",
-    "normalize", "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task",
+    "add_special_tokens", "bits", "embd_normalize", "embed_dtype", "embedding_type", "embedding_types", "endianness",
+    "instruction", "late_chunking", "modality", "normalize", "normalized", "output_dimension", "output_dtype", "prompt",
+    "return_multivector", "task", "truncation_side", "use_activation",
 ))  # fmt: skip
 """Fields of other servers that change vectors and are not in `EmbeddingsBody`."""
 _TEXT = {"instruction": "write it into each input", "prompt": "write it into each input"}
@@ -64,11 +65,13 @@ INSTEAD: Mapping[Dialect, Mapping[str, str]] = {
 }  # fmt: skip
 """Advice on fields that have another name here."""
 DEFAULTS: Mapping[str, Sequence[object]] = {
-    "add_special_tokens": (True,), "embedding_type": ("float",), "embedding_types": (["float"],), "instruction": ("",),
+    "add_special_tokens": (True,), "embd_normalize": (2,), "embed_dtype": ("float32",), "embedding_type": ("float",),
+    "embedding_types": (["float"],), "endianness": ("little", "native"), "instruction": ("",),
     "late_chunking": (False,), "modality": ("text",), "normalize": (True,), "normalized": (True,),
-    "output_dtype": ("float",), "prompt": ("",), "return_multivector": (False,),
+    "output_dtype": ("float",), "prompt": ("",), "return_multivector": (False,), "truncation_side": ("right",),
+    "use_activation": (True,),
 }  # fmt: skip
-"""Values with which those fields have no effect. Clients of vLLM, Jina and Infinity send some of them."""
+"""Values with which those fields have no effect. Clients of vLLM, llama.cpp, Jina and Infinity send some of them."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):

@@ -1,6 +1,6 @@
 """Bodies of the rerank dialects. Fields that change results are honoured or refused, never ignored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -53,8 +53,13 @@ Truncate = Annotated[
 CONTEXT = Annotated[
     int, Meta(description="vLLM's field; only -1 (the model's context length, as `truncate`) can be honoured.")
 ]
-CHANGING = frozenset(("instruction", "min_score", "score_threshold", "task", "threshold", "top_k"))
-"""Fields of other servers that change a ranking and are in no body here."""
+CHANGING = frozenset((
+    "chat_template_kwargs", "instruction", "min_score", "score_threshold", "task", "threshold", "top_k",
+    "truncation_side",
+))  # fmt: skip
+"""Fields of other servers that change a ranking and are not in each body here."""
+DEFAULTS: Mapping[str, Sequence[object]] = {"chat_template_kwargs": ({},), "truncation_side": ("right",)}
+"""Values with which those fields have no effect."""
 INSTEAD = {dialect: {"top_k": "send 'top_n'"} for dialect in (Dialect.JINA, Dialect.COHERE)}
 """Advice on fields that have another name here."""
 

@@ -24,13 +24,14 @@ from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import convert, decode_known, parse_object, refuse_fields, unknown_fields
+from runtime.http.bodies import decode_known, refuse_fields
 from runtime.http.dialect import JSON, Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import COHERE_RANKING, JINA_RANKING, SCORES, TEI_RANKING, Ranking
 from runtime.http.rerank.bodies import (
     CHANGING,
+    DEFAULTS,
     INSTEAD,
     SIDES,
     CohereBody,
@@ -136,7 +137,7 @@ def _tei(body: TeiBody, unknown: Sequence[str], named: str | None) -> ParsedRequ
 
 def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     """Parse a score request: one engine call for each query."""
-    body, unknown = decode_known(data, ScoreBody, quoted_values=True)
+    body, unknown = decode_known(data, ScoreBody, DEFAULTS, quoted_values=True)
     left_out = refuse_fields(unknown, CHANGING)
     score_pairs = pairs(body)
     truncate = context_only(body.truncate_prompt_tokens)
@@ -167,19 +168,11 @@ def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
 
 # --- paths -----------------------------------------------------------------------------------------------------------
 def _parse_jina(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _jina(*decode_known(body, JinaBody, quoted_values=True))
+    return _jina(*decode_known(body, JinaBody, DEFAULTS, quoted_values=True))
 
 
 def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _cohere(*decode_known(body, CohereBody, quoted_values=True))
-
-
-def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
-    """Parse the body as TEI's if it has the field `texts`, else as Jina's."""
-    data = parse_object(body)
-    if "texts" in data:
-        return _tei(convert(data, TeiBody, quoted_values=True), unknown_fields(data, TeiBody), query.get("model"))
-    return _jina(convert(data, JinaBody, quoted_values=True), unknown_fields(data, JinaBody))
+    return _cohere(*decode_known(body, CohereBody, DEFAULTS, quoted_values=True))
 
 
 class _TextsOrNot(msgspec.Struct):
@@ -192,6 +185,13 @@ def _tei_or_jina(body: bytes) -> Dialect:
     except NOT_JSON:
         return Dialect.JINA
     return Dialect.JINA if found.texts is msgspec.UNSET else Dialect.TEI
+
+
+def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
+    """Parse the body as TEI's if it has the field `texts`, else as Jina's."""
+    if _tei_or_jina(body) is Dialect.TEI:
+        return _tei(*decode_known(body, TeiBody, DEFAULTS, quoted_values=True), query.get("model"))
+    return _parse_jina(body, query)
 
 
 _route = RouteGroup("Rerank")

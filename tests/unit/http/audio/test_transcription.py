@@ -177,7 +177,7 @@ async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> 
     gateway.links["speech"].script = lambda _: [
         TranscriptInfo(language="de", language_probability=1, duration=1, duration_after_vad=1), *SEGMENTS, END,
     ]  # fmt: skip
-    found = (await post(client, path, response_format="verbose_json")).json()
+    found = (await post(client, path, response_format="verbose_json", translate="true")).json()
     assert (found["task"], found["language"]) == ("translate", "english")
     assert engine_request(gateway).task == "translate"
     assert gateway.outcomes() == {("speech", path, "ok"): 1.0}

@@ -96,9 +96,15 @@ async def test_a_field_that_would_change_the_answer_is_refused_by_name(client: h
     [
         ("/v1/embeddings", {"add_special_tokens": True, "normalized": True, "embedding_type": "float"}),
         ("/v1/embeddings", {"modality": "text", "late_chunking": False, "output_dtype": "float", "prompt": ""}),
+        ("/v1/embeddings", {"embed_dtype": "float32", "endianness": "native", "use_activation": True}),
+        ("/v1/embeddings", {"embd_normalize": 2, "truncation_side": "right"}),
+        ("/v1/rerank", {"truncation_side": "right", "chat_template_kwargs": {}}),
+        ("/v2/rerank", {"truncation_side": "right"}),
+        ("/rerank", {"truncation_side": "right"}),
+        ("/score", {"truncation_side": "right"}),
         ("/embed", {"modality": "text"}),
         (SPEECH, {"diarize": "False", "word_timestamps": "0", "task": "transcribe"}),
-        (SPEECH, {"diarization": "false", "timestamp_granularities[]": "segment"}),
+        (SPEECH, {"translate": "false", "diarization": "false", "timestamp_granularities[]": "segment"}),
     ],
 )
 async def test_a_field_that_requests_the_default_behaviour_is_accepted(
@@ -116,6 +122,7 @@ async def test_a_field_that_requests_the_default_behaviour_is_accepted(
         ("/embed", "task", "send 'prompt_name'"),
         ("/v1/rerank", "top_k", "send 'top_n'"),
         (SPEECH, "lang", "send 'language'"),
+        (SPEECH, "translate", "send the recording to /v1/audio/translations"),
         (SPEECH, "task", "send the recording to /v1/audio/transcriptions or /v1/audio/translations"),
     ],
 )
@@ -132,7 +139,16 @@ async def test_a_field_with_another_name_here_is_refused_with_that_name(
     [
         ("/v1/embeddings", "modality", "image"),
         ("/v1/embeddings", "normalize", False),
+        ("/v1/embeddings", "embed_dtype", "float16"),
+        ("/v1/embeddings", "endianness", "big"),
+        ("/v1/embeddings", "use_activation", False),
+        ("/v1/embeddings", "embd_normalize", -1),
+        ("/v1/embeddings", "truncation_side", "left"),
         ("/embed", "late_chunking", True),
+        ("/v1/rerank", "truncation_side", "left"),
+        ("/v1/rerank", "chat_template_kwargs", {"instruction": "x"}),
+        ("/rerank", "truncation_side", "left"),
+        ("/score", "truncation_side", "left"),
         (SPEECH, "diarize", "true"),
         (SPEECH, "diarization", "true"),
     ],
