@@ -279,6 +279,8 @@ class _Body:
             self._size += len(data)
             self._ended = not message.get("more_body", False)
             if self._memory is not None:
+                if self._ended and self._size > self._most:  # nobody asks for more of it
+                    raise too_large_error(self._most)
                 self._values.add(data)
                 self._memory.add(self, len(data), asyncio.get_running_loop().time())
         except (BadRequest, TooLarge, QueueFull) as refusal:

@@ -12,7 +12,7 @@ import pytest
 from models.messages import Chunk, ResponseStart
 from registry.bounds import Bounds
 from runtime.http.guard import protocol
-from runtime.http.guard.layers import raise_file_limit
+from runtime.http.guard.layers import SIGN_IN_BYTES, raise_file_limit
 from runtime.http.guard.protocol import GuardedConnection
 from tests.unit.guard.serving import HOST, INTERIM, JSON, PATIENCE, Wire, served
 
@@ -185,6 +185,15 @@ async def test_a_body_over_the_bound_is_refused_while_it_is_read(tmp_path: Path)
         assert (answer.status, answer.error()["code"]) == (413, "payload_too_large")
         wire.close()
         await pouring
+
+
+async def test_a_body_of_unknown_length_is_bounded_to_its_end(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        for size, status in ((SIGN_IN_BYTES, 400), (SIGN_IN_BYTES + 1, 413)):
+            body = b'{"no": "%s"}' % (b"x" * (size - 10))
+            head = b"POST /console/sign-in HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n"
+            answer = await server.ask(head, b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+            assert (len(body), answer.status) == (size, status)
 
 
 async def test_an_unread_body_does_not_keep_a_connection(tmp_path: Path) -> None:
