@@ -106,7 +106,7 @@ def test_a_node_that_was_started_keeps_its_boot_when_another_fault_ends() -> Non
     assert (after.boot, after.seq) == (before.boot, before.seq + 1)
 
 
-def test_a_model_that_is_wanted_again_while_it_drains_is_loaded_again() -> None:
+def test_a_model_that_is_needed_again_while_it_drains_is_loaded_again() -> None:
     rig = Rig()
     rig.arrive(None, answer=50)
     rig.node.follow(1, {"other": 1})

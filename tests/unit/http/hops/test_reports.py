@@ -198,7 +198,7 @@ async def test_a_change_whose_answer_is_cut_is_an_error(fleet: Fleet, answer: by
     assert message in changed.json()["error"]["message"]
 
 
-async def test_a_node_that_stops_sends_its_names_to_nobody_again(
+async def test_a_node_that_stops_sends_its_names_to_no_server_again(
     fleet: Fleet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
