@@ -28,7 +28,21 @@ class _ErrorBody(msgspec.Struct):
     error: Any = None
 
 
+class _Details(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class _AnswerUsage(msgspec.Struct):
+    completion_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _AnswerBody(msgspec.Struct):
+    usage: _AnswerUsage | None = None
+
+
 _error_body = msgspec.json.Decoder(_ErrorBody)
+_answer_body = msgspec.json.Decoder(_AnswerBody)
 
 
 class LineAttempt:
@@ -92,7 +106,8 @@ class LineAttempt:
             completion_tokens=settled.completion_tokens,
             audio_seconds=settled.audio_ms / 1e3,
         )
-        usage = LineUsage(settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens)
+        reasoning = min(_reasoning_tokens(end.body), settled.completion_tokens)
+        usage = LineUsage(settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens, reasoning)
         self._end = LineEnd(
             end.status,
             end.code,
@@ -153,3 +168,15 @@ def _code(body: bytes) -> str:
     except NOT_JSON:
         pass
     return ""
+
+
+def _reasoning_tokens(body: bytes) -> int:
+    """Return the reasoning tokens in an answer of Chat Completions or Responses, 0 if it has no count."""
+    if b'"reasoning_tokens"' not in body:
+        return 0
+    try:
+        usage = _answer_body.decode(body).usage
+    except NOT_JSON:
+        return 0
+    details = usage and (usage.completion_tokens_details or usage.output_tokens_details)
+    return max(0, (details and details.reasoning_tokens) or 0)

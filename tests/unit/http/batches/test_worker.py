@@ -142,6 +142,30 @@ async def test_a_failed_line_is_repeated_and_charged_once(bench: Bench) -> None:
     assert bench.differences() == []
 
 
+async def test_a_batch_sums_up_the_reasoning_of_its_answers(bench: Bench) -> None:
+    """As Chat Completions and Responses report it. A count beyond the answer's tokens (2) is wrong."""
+    usages: dict[str, Any] = {
+        "chat": {"completion_tokens_details": {"reasoning_tokens": 1}},
+        "responses": {"output_tokens_details": {"reasoning_tokens": 2}},
+        "too many": {"completion_tokens_details": {"reasoning_tokens": 2**70}},
+        "negative": {"completion_tokens_details": {"reasoning_tokens": -1}},
+        "not a number": {"completion_tokens_details": {"reasoning_tokens": "1"}},
+        "none": {"completion_tokens_details": None, "output_tokens_details": {"reasoning_tokens": None}},
+    }
+
+    def script(request: HttpCall) -> Any:
+        content = json.loads(request.body)["messages"][0]["content"]
+        data = json.dumps({"text": '"reasoning_tokens"', "usage": usages[content]}).encode()
+        start, _, end = answer(content)
+        return [start, Chunk(data=data), end]
+
+    bench.link.script = script
+    await bench.create([body(kind) for kind in usages])
+    batch = await bench.until_final()
+    assert batch.counts == LineCounts(6, 6)
+    assert (batch.usage.output, batch.usage.reasoning) == (6 * 2, 1 + 2 + 2)
+
+
 async def test_an_error_of_the_engine_is_repeated(bench: Bench) -> None:
     statuses = iter([500, 429, 400])
     bench.link.script = lambda _: [
