@@ -159,6 +159,8 @@ def _write(job: SplitJob, listed: msgspec.Raw, url: str, out: BinaryIO) -> int:
     for number, request in enumerate(requests):
         where = f"{LIST}.{number}"
         custom_id = str(number) if request.custom_id is None else request.custom_id
+        if request.custom_id is None and custom_id in ids:
+            raise _Fault(f"{where} needs a custom_id, because another request's is its number, '{number}'.", where)
         _check_id(job, custom_id, ids, f"{where}.custom_id")
         body = _body(job, bytes(request.body), where)
         out.write(encoder.encode(_Line(custom_id, "POST", url, msgspec.Raw(body))) + b"\n")

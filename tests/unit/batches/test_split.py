@@ -48,6 +48,12 @@ def test_our_short_form_needs_no_ids(tmp_path: Path) -> None:
     assert [line["custom_id"] for line in lines(tmp_path)] == ["0", "x y"]
 
 
+def test_a_number_that_is_another_requests_id_is_not_used_twice(tmp_path: Path) -> None:
+    content = json.dumps({"requests": [{"body": {}, "custom_id": "1"}, {"body": {}}], "url": "/v1/embeddings"})
+    found = split(job(tmp_path, content.encode(), "requests"))
+    assert (found.param, "requests.1 needs a custom_id" in found.fault) == ("requests.1", True)
+
+
 def test_without_requests_the_other_fields_are_returned(tmp_path: Path) -> None:
     found = split(job(tmp_path, b' {"url": "/v1/messages", "n": 1} ', "requests"))
     assert (found.lines, found.fault, json.loads(bytes(found.rest))) == (0, "", {"url": "/v1/messages", "n": 1})
