@@ -49,16 +49,18 @@ class ModelFetcher:
             return False
         entry.to(S.LOADING)
         entry.progress = Progress(phase="fetching", fraction=0.0)
-        self._table.spawn(self._bring(entry, self.fetch), f"fetch-{entry.id}")
-        return True
 
-    async def _bring(self, entry: ModelEntry, fetch: Fetch) -> None:
         def report(received: int, total: int | None) -> None:  # called in the download's threads, so assigns only
             fraction = min(1.0, received / total) if total else 0.0
             entry.fetched = (received, total)
             entry.progress = Progress(phase="fetching", fraction=fraction, detail=f"{received >> 20} MiB")
 
-        task = self._under_way[entry.id] = asyncio.create_task(fetch(entry, report))
+        task = self._under_way[entry.id] = asyncio.create_task(self.fetch(entry, report))
+        self._table.spawn(self._end(entry, task), f"fetch-{entry.id}")
+        return True
+
+    async def _end(self, entry: ModelEntry, task: asyncio.Task[None]) -> None:
+        """Wait for a fetch, and note how it ended."""
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:

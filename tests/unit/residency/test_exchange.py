@@ -19,6 +19,7 @@ from runtime.residency.states import ModelState
 from runtime.residency.updates import RecipeExchange, RecipeExchanger
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
+from tests.eventually import PATIENCE
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use, recipe
 
@@ -280,3 +281,17 @@ async def test_a_cancelled_fetch_is_reported_and_can_be_repeated(world: World) -
     go_on.set()
     await world.manager.load(entry)
     assert world.state("a") is S.READY
+
+
+async def test_a_model_removed_at_the_moment_its_download_starts_does_not_wait_for_it(world: World) -> None:
+    async def fetch(entry: ModelEntry, reported: object) -> None:
+        await asyncio.Event().wait()
+
+    world.manager.fetcher.fetch = fetch
+    entry = world.manager.get("a")
+    entry.path = None
+    removing = asyncio.create_task(world.manager.remove_replica(entry, NotFound("removed")))
+    world.manager.begin_fetch(entry)
+    async with asyncio.timeout(PATIENCE):
+        await removing
+    assert "a" not in world.manager.entries
