@@ -1,9 +1,11 @@
 """Models: OpenAI's list and retrieve calls, aliases, and manual loading."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from fastapi import Path, Query
+import msgspec
+from fastapi import Path, Query, Request
 from fastapi.responses import Response
 
 from runtime.gateway.core import Gateway
@@ -17,6 +19,8 @@ from runtime.http.schema import CONFLICT, MANAGEMENT, array, component, record, 
 from tenants.caller import SCOPES, Caller, Scope
 
 route = RouteGroup("Models")
+ANTHROPIC = "anthropic-version"
+"""A header that all of Anthropic's clients send."""
 Card = ModelView | AdapterCardView | ProviderCardView | RouterCardView
 CARDS = (ModelView, AdapterCardView, ProviderCardView, RouterCardView)
 LIST = component("ModelList", record({"object": {"const": "list"}, "data": array(schema_of(CARDS))}))
@@ -25,13 +29,23 @@ Name = Annotated[str, Path(alias="model", description="model id or alias")]
 
 
 @route("GET", "/v1/models", scope=SCOPES, answer=LIST, errors=())
-async def list_models(gateway: CurrentGateway, context: CurrentContext) -> Response:
+async def list_models(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """List models, adapters and routers.
 
-    Lists models, then adapters, then models of providers, then routers, in OpenAI's format.
+    Lists models, then adapters, then models of providers, then routers, in OpenAI's format, to which a client of
+    Anthropic gets the fields of Anthropic's.
     """
     cards = await gateway.services.lists.build(context.caller.team, _cards(gateway, context.caller))
+    if ANTHROPIC in request.headers:
+        ends = {"first_id": cards[0].id, "last_id": cards[-1].id} if cards else {"first_id": None, "last_id": None}
+        return json_answer({"object": "list", "data": [_named(card) for card in cards], "has_more": False, **ends})
     return json_answer({"object": "list", "data": cards})
+
+
+def _named(card: Card) -> dict[str, Any]:
+    """Return a card with the fields that Anthropic's clients show and sort by."""
+    created = datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {**msgspec.to_builtins(card), "type": "model", "display_name": card.id, "created_at": created}
 
 
 def _cards(gateway: Gateway, caller: Caller) -> Iterator[Card]:
@@ -44,18 +58,20 @@ def _cards(gateway: Gateway, caller: Caller) -> Iterator[Card]:
 
 
 @route("GET", "/v1/models/{model:path}", scope=SCOPES, answer=CARDS)
-async def get_model(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+async def get_model(request: Request, gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Show a model, adapter or router.
 
     Includes the progress of a running load.
     """
     if not name:  # /v1/models/
-        return await list_models(gateway, context)
-    card: ModelView | AdapterCardView | ProviderCardView | RouterCardView | None
+        return await list_models(request, gateway, context)
+    card: Card | None
     card = gateway.services.provider_models.card(name, context.caller) or gateway.dispatcher.card(name, context.caller)
     if card is None and gateway.services.fleet is not None:
         card = gateway.services.fleet.cards.find(name, context.caller)
-    return json_answer(gateway.services.models.show(name, context.caller) if card is None else card)
+    if card is None:
+        card = gateway.services.models.show(name, context.caller)
+    return json_answer(_named(card) if ANTHROPIC in request.headers else card)
 
 
 @route(

@@ -2,6 +2,7 @@
 
 import re
 
+import anthropic
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -71,6 +72,20 @@ async def test_probes_report_whether_the_server_is_ready(
 
 async def test_the_list_of_models_may_end_with_a_slash(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/models/")).json() == (await client.get("/v1/models")).json()
+
+
+async def test_models_have_the_fields_of_anthropics_for_its_clients(client: httpx.AsyncClient) -> None:
+    plain = (await client.get("/v1/models")).json()
+    theirs = {"anthropic-version": "2023-06-01"}
+    listed = (await client.get("/v1/models?limit=1000", headers=theirs)).json()
+    pages = {"has_more": False, "first_id": plain["data"][0]["id"], "last_id": plain["data"][-1]["id"]}
+    assert listed == plain | {"data": listed["data"]} | pages
+    for card, ours in zip(listed["data"], plain["data"], strict=True):
+        model = anthropic.types.ModelInfo.construct(**card)
+        assert (model.type, model.display_name) == ("model", ours["id"])
+        assert model.created_at.timestamp() == ours["created"]
+        assert card == ours | {name: card[name] for name in ("type", "display_name", "created_at")}
+    assert (await client.get(f"/v1/models/{pages['last_id']}", headers=theirs)).json() == listed["data"][-1]
 
 
 async def test_options_lists_the_methods(client: httpx.AsyncClient) -> None:
