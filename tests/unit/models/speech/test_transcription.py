@@ -19,14 +19,18 @@ SECONDS = 10
 
 
 class Recording:
-    """Silence in the form of a decoder's result."""
+    """Silence in the form of a decoder's result. stated: its length according to its file."""
 
-    def __init__(self, seconds: float) -> None:
-        self.length: float | None = seconds
-        self.samples = int(seconds * RATE)
+    def __init__(self, seconds: float, stated: float | None) -> None:
+        self.length, self.samples, self._seconds = stated, 0, seconds
 
     def __iter__(self) -> Iterator[Samples]:
-        yield np.zeros(self.samples, dtype=np.float32)
+        left = int(self._seconds * RATE)
+        while left:
+            block = np.zeros(min(left, 8 * RATE), dtype=np.float32)
+            self.samples += len(block)
+            left -= len(block)
+            yield block
 
 
 class Steps:
@@ -45,12 +49,14 @@ def window_result(text: str, likelihood: float = -0.1, ratio: float = 1.0, tempe
     return WindowResult([segment], "en", 1.0, temperature, likelihood, 0.0, ratio, [text])
 
 
-async def events(steps: Steps, seconds: float, **more: Any) -> list[TranscriptInfo | Segment | Usage]:
+async def events(
+    steps: Steps, seconds: float, stated: float | None = None, **more: Any
+) -> list[TranscriptInfo | Segment | Usage]:
     model: Any = SimpleNamespace(
         window=SimpleNamespace(seconds=SECONDS, padded=SECONDS), multilingual=False,
         previous=lambda *_: (), features=lambda audio: audio,
     )  # fmt: skip
-    recording: Any = Recording(seconds)
+    recording: Any = Recording(seconds, stated)
     run = TranscriptionRun(model, steps, TranscribeRequest(path="x", **more), recording, None)  # type: ignore[arg-type]
     return [event async for event in run.events()]
 
@@ -83,6 +89,14 @@ async def test_a_poor_window_is_repeated_and_the_likeliest_text_is_used(
 async def test_usage_so_far_is_reported_after_each_window() -> None:
     found = await events(Steps({0.0: window_result("x")}), 25.0)
     assert [one.audio_seconds for one in found if isinstance(one, Usage)] == [10.0, 20.0, 25.0, 25.0]
+
+
+async def test_a_long_recording_has_its_files_length_until_it_is_measured() -> None:
+    found = await events(Steps({0.0: window_result("x")}), 130.0, stated=200.0)
+    infos = [(at, one) for at, one in enumerate(found) if isinstance(one, TranscriptInfo)]
+    assert [(one.duration, one.duration_after_vad) for _, one in infos] == [(200.0, 200.0), (130.0, 130.0)]
+    assert [at for at, _ in infos] == [0, len(found) - 2]
+    assert [one.start for one in found if isinstance(one, Segment)] == [10.0 * number for number in range(13)]
 
 
 @pytest.mark.parametrize(("seconds", "windows"), [(10.0, 1), (10.01, 1), (10.1, 2), (0.01, 0)])

@@ -106,6 +106,11 @@ SENTENCES = [
     # a pause between two segments is assigned to the second
     ([(0.0, 1.0), (4.0, 5.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 0.9, 4.4), (" four", 4.4, 4.8)]),
     ([(0.0, 1.0), (4.0, 5.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 0.9, 3.0), (" four", 3.0, 4.8)]),
+    # after a pause, the second word is too long
+    ([(3.0, 6.0)], [(" one", 3.0, 3.4), (" two", 3.4, 5.2), (" three", 5.2, 5.6), (" four", 5.6, 6.0)]),
+    # the last word ends where its segment does, or after the length of a word
+    ([(0.0, 2.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.8), (" three", 0.8, 1.2), (" four", 1.2, 4.0)]),
+    ([(0.0, 1.3)], [(" one", 0.1, 0.4), (" two", 0.4, 0.8), (" three", 0.8, 1.2), (" four", 1.2, 4.0)]),
     # nothing to shorten
     ([(0.0, 1.0), (1.0, 2.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 1.0, 1.4), (" four", 1.4, 1.9)]),
     ([(0.0, 1.0)], [(" one", 0.5, 0.5), (" two", 0.5, 0.5)]),
