@@ -87,7 +87,7 @@ def gpu_settings(recipe: Recipe, context: int | None) -> Iterator[str]:
     yield from ("--gpu-memory-utilization", SHARE)
     yield "--no-enable-flashinfer-autotune"  # it compiles kernels with nvcc and ninja, which the host may lack
     flags = {key.replace("-", "_"): value for key, value in recipe.engine.flags.items()}
-    if flags.get("enable_chunked_prefill") is not False:
+    if flags.get("enable_chunked_prefill") is not False and not flags.get("no_enable_chunked_prefill"):
         yield from ("--long-prefill-token-threshold", str(min(LONG_PREFILL, context or LONG_PREFILL)))
     compilation = str(flags.get("compilation_config", ""))
     if recipe.parallel.tensor > 1 and not compilation:

@@ -67,6 +67,7 @@ def test_a_long_prompt_takes_a_part_of_a_step_unless_the_recipe_says_more() -> N
     assert stated[stated.index(flag) + 1] == "2048"
     assert flag not in words("cpu")
     assert flag not in words("cuda:0", enable_chunked_prefill=False)
+    assert flag not in words("cuda:0", **{"no-enable-chunked-prefill": True}), "vLLM would cut its prompts"
     short = recipe("m", memory={"kv_cache": "1GiB"}, dtype="bfloat16", context_length=512)
     stated = list(settings._settings(short, Path("/weights"), "cuda:0"))
     assert stated[stated.index(flag) + 1] == "512"
