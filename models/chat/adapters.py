@@ -208,4 +208,5 @@ class EngineAdapters:
         return outcome
 
     async def _call(self, call: Callable[..., Any], *arguments: str | int) -> list[str]:
-        return core.worst(await launch.ask_all(self._engine, call, *arguments))
+        outcome: core.Outcome = await launch.ask(self._engine, call, *arguments)
+        return outcome

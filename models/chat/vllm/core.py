@@ -54,11 +54,11 @@ def faults(fault: BaseException) -> Outcome:
     return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
 
 
-WORST_FIRST = ("failed", "full", "busy", "running", "read", "done")
+WORST_FIRST = ("failed", "full", "running", "done")
 
 
-def worst(outcomes: list[Outcome]) -> Outcome:
-    """Combine the outcomes of all workers or engines: any fault counts, reported only once; 'done' needs all."""
+def _worst(outcomes: list[Outcome]) -> Outcome:
+    """Combine the outcomes of all workers: any fault counts, as a worker reports it only once; 'done' needs all."""
     return min(outcomes, key=lambda outcome: WORST_FIRST.index(outcome[0]))
 
 
@@ -106,7 +106,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
     `poll_adapter` reports the end.
     """
     budget.on_adapter_call(self)
-    outcome = worst(self.collective_rpc("stage_adapter", args=(adapter_id, path, len(_leaving(self)))))
+    outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path, len(_leaving(self)))))
     if outcome[0] != "running" or not _answers_later(self):
         return outcome
     answer: Future[Outcome] = Future()
@@ -136,7 +136,7 @@ def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
         return ["busy"]
     if evict:
         _placed(self).discard(evict)
-    outcome = worst(self.collective_rpc("place_adapter", args=(adapter_id, evict)))
+    outcome = _worst(self.collective_rpc("place_adapter", args=(adapter_id, evict)))
     if outcome[0] == "done":
         _placed(self).add(adapter_id)
     return outcome
@@ -144,7 +144,7 @@ def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
 
 def poll_adapter(self: Any, adapter_id: int) -> Outcome:
     """Return the progress of an adapter's staging or placing. A finished one takes effect in this call."""
-    outcome = worst(self.collective_rpc("poll_adapter", args=(adapter_id,)))
+    outcome = _worst(self.collective_rpc("poll_adapter", args=(adapter_id,)))
     if outcome == ["done", "placed"]:
         _placed(self).add(adapter_id)
     return outcome
@@ -156,7 +156,7 @@ def drop_adapter(self: Any, adapter_id: int) -> Outcome:
     if _in_use(self, adapter_id):
         return ["busy"]
     _placed(self).discard(adapter_id)
-    return worst(self.collective_rpc("drop_adapter", args=(adapter_id,)))
+    return _worst(self.collective_rpc("drop_adapter", args=(adapter_id,)))
 
 
 def held_adapters(self: Any) -> list[list[int]]:
@@ -215,7 +215,7 @@ def forget_adapters(self: Any) -> Outcome:
     if self.scheduler.requests:
         return ["busy"]
     _placed(self).clear()
-    return worst(self.collective_rpc("forget_adapters"))
+    return _worst(self.collective_rpc("forget_adapters"))
 
 
 def sleep_facts(self: Any) -> list[int]:

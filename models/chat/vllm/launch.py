@@ -230,12 +230,6 @@ async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> A
     return await engine.engine_core.call_utility_async(core.METHOD, call.__name__, list(arguments))
 
 
-async def ask_all(engine: Any, call: Callable[..., Any], *arguments: str | int) -> list[Any]:
-    """Return the answers of all EngineCores, of which there are several with `parallel.data`; `ask`: of the first."""
-    answers: list[Any] = await engine.engine_core.call_utility_all_async(core.METHOD, call.__name__, list(arguments))
-    return answers
-
-
 async def tuned_sizes(engine: Any) -> Sequence[int]:
     """Return the numbers of tokens of a step for which the engine's LoRA kernels have their own configuration."""
     return tuned.sizes(await ask(engine, core.card_name))

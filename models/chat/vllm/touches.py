@@ -305,7 +305,7 @@ USED = (
         "a public way to call a worker extension without a step's delay",
         CORE,
         takes="self method",
-        also="engine_core call_utility_all_async",
+        also="engine_core",
     ),
     VllmPatch(
         "vllm.v1.engine.core:EngineCoreProc.input_queue",
