@@ -94,7 +94,8 @@ class OidcProvider:
                 more = _object(await client.get(endpoints.user))
                 if more.get("sub") != claims["sub"]:
                     raise _refused("the userinfo endpoint described another person")
-                return {**claims, **more}
+                name = self._settings.groups_claim
+                return {**more, **claims, name: value_of(more, name)}  # what the token says counts for the rest
             return claims
 
     async def access_claims(self, token: str, audience: str, now: float) -> Mapping[str, object]:

@@ -82,6 +82,12 @@ async def test_groups_missing_from_the_token_are_read_from_userinfo(provider: Ru
     assert "/userinfo" in [path for path, *_ in provider.requests]
 
 
+async def test_what_the_token_says_counts_for_all_but_the_groups(provider: RunningProvider) -> None:
+    provider.change = lambda claims: claims.update(groups=None, preferred_username="Ada of the token")
+    person, _ = await finish(sign_in(provider), provider)
+    assert (person.team, person.name) == ("ops", "Ada of the token")
+
+
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
