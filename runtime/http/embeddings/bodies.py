@@ -12,6 +12,7 @@ from msgspec import Meta
 from models.messages import EmbedRequest, EmbedResult
 from registry.base.lazy import LazyModule, import_in_thread
 from registry.errors import BadRequest, EngineFailed
+from runtime.http.bodies import ADAPTER_FIELDS
 from runtime.http.errors import Dialect
 from runtime.http.schema import COUNT, NUMBER, STRING, array, component, either, record
 
@@ -50,9 +51,10 @@ PROMPTS = {
 }
 """Values of `input_type` of several vendors, with the names under which models have the matching prompt."""
 CHANGING = frozenset((
-    "add_special_tokens", "bits", "embd_normalize", "embed_dtype", "embedding_type", "embedding_types", "endianness",
-    "instruction", "late_chunking", "modality", "normalize", "normalized", "output_dimension", "output_dtype", "prompt",
-    "return_multivector", "task", "truncation_side", "use_activation",
+    *ADAPTER_FIELDS, "add_special_tokens", "bits", "embd_normalize", "embed_dtype", "embed_overrides",
+    "embedding_type", "embedding_types", "endianness", "instruction", "late_chunking", "modality", "normalize",
+    "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task", "truncation_side",
+    "use_activation",
 ))  # fmt: skip
 """Fields of other servers that change vectors and are not in `EmbeddingsBody`."""
 _TEXT = {"instruction": "write it into each input", "prompt": "write it into each input"}

@@ -54,7 +54,7 @@ CONTEXT = Annotated[
     int, Meta(description="vLLM's field; only -1 (the model's context length, as `truncate`) can be honoured.")
 ]
 CHANGING = frozenset((
-    "chat_template_kwargs", "instruction", "min_score", "score_threshold", "task", "threshold", "top_k",
+    "chat_template_kwargs", "instruct", "instruction", "min_score", "score_threshold", "task", "threshold", "top_k",
     "truncation_side",
 ))  # fmt: skip
 """Fields of other servers that change a ranking and are not in each body here."""
