@@ -28,6 +28,9 @@ WIDTH = 10_000
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
 SEARCHES = frozenset({"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"})
 """Methods that take as long as the product of two lengths, in one step."""
+SPLITS = frozenset({"rsplit", "split", "splitlines"})
+PIECE = 16
+"""What a piece of a split text counts in addition to its characters, since it takes 64 bytes."""
 SIZED = frozenset({"batch", "center", "indent", "pprint", "round", "slice", "tojson", "truncate", "wordwrap"})
 """Filters whose numbers say how large their results are."""
 UNBOUNDED = frozenset({"urlize"})
@@ -168,6 +171,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _check_method(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Count what a method of a text will make. Returns its arguments, of which iterators are lists."""
+        if name in SPLITS:
+            self._charge(PIECE * _pieces(owner, (*args, *kwargs.values())))
         match name:
             case "join" if args:
                 return self._check_join(owner, args[0]), *args[1:]
@@ -294,6 +299,13 @@ def _repetitions(name: str, value: object) -> int:
             return _size(value) * depth
         case _:
             return 1
+
+
+def _pieces(text: Any, values: Sequence[Any]) -> int:
+    """Return the most pieces into which a text is split."""
+    separator = next((one for one in values if isinstance(one, str | bytes) and one), None)
+    count = len(text) // 2 if separator is None else text.count(separator)
+    return 1 + min((count, *(one for one in values if type(one) is int and one >= 0)))
 
 
 def _check_bits(bits: int) -> None:

@@ -52,6 +52,7 @@ SOUND = {
         "True(1, 2)None[0, 1, 2]"
     ),
     "{{ messages[::-1] | length }}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}": "21",
+    "{{ ('a ' * 9999).split(' ', 1) | length }}{{ 'a\\nb'.splitlines() }}{{ 'a b'.split() }}": "2['a', 'b']['a', 'b']",
     "{{ 'a</think>b'.rsplit('</think>', 1) }}{{ '-a-'.strip('-') }}{{ 'xax' | trim('x') }}{{ 'aba'.rfind('a') }}": (
         "['a', 'b']aa2"
     ),
@@ -159,12 +160,15 @@ def test_a_bomb_is_refused_before_it_takes_memory(source: str, monkeypatch: pyte
 
 
 LARGE = [
+    "{{ ('ab ' * 140000).split() | length }}",
+    "{{ ('ab ' * 140000).split(' ') | length }}",
+    "{{ ('ab\\n' * 140000).splitlines() | length }}",
     "{{ ten.to_bytes(10 ** 8, 'big') | length }}",
-    "{{ strftime_now('%1000d' * 99999) | length }}",
+    "{{ strftime_now('%1000d' * 50000) | length }}",
     "{{ '{:\u0669\u0669\u0669\u0669\u0669\u0669\u0669\u0669}'.format(1) }}",
     "{{ (('x' * 9999) | escape).replace('x', 'y' * 9999) | length }}",
     "{{ ([1] * 9999) | tojson(separators=('y' * 9999, ':')) | length }}",
-    "{{ ('\ufdfa' * 999999).encode('ascii', 'namereplace') | length }}",
+    "{{ ('\ufdfa' * 99999).encode('ascii', 'namereplace') | length }}",
     "{{ ([(('x' * 99999) | escape).join] * 999) ~ '' }}",
 ]
 
@@ -179,7 +183,7 @@ def test_a_result_is_not_made_before_it_is_counted(source: str, monkeypatch: pyt
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 1 << 24
+    assert peak < 1 << 22
 
 
 def test_each_thread_has_bounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
