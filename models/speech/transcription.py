@@ -184,7 +184,7 @@ class TranscriptionRun:
             self._tokens += len(segment.tokens)
             yield Segment(
                 id=self._count,
-                seek=int(window.pieces[0].start * 100),
+                seek=round(window.pieces[0].start * 100),
                 start=round(window.time(segment.start), 2),
                 end=round(max(window.time(segment.end, end=True), window.time(segment.start)), 2),
                 text=text,

@@ -128,3 +128,10 @@ async def test_a_silent_window_is_left_out_whole_whatever_the_network_wrote() ->
     found = await events(steps, 20.0)
     assert len(steps.windows) == 2
     assert not [one for one in found if isinstance(one, Segment)]
+
+
+async def test_seek_is_the_windows_first_frame() -> None:
+    segments = [TimedSegment(0.0, 0.5, [1]), TimedSegment(0.58, 10.0, [2], closed=False, before=0.58)]
+    steps = Steps({0.0: WindowResult(segments, "en", 1.0, 0.0, -0.1, 0.0, 1.0, ["x", "y"])})
+    found = [one for one in await events(steps, 10.6) if isinstance(one, Segment)]
+    assert [segment.seek for segment in found][:2] == [0, 58], "0.58 * 100 is slightly less than 58"
