@@ -195,7 +195,9 @@ def _logprobs_tokens(config: Any, device: str) -> int:
 
 def describe_failure(error: Exception) -> str:
     """Describe the cause of a failed load."""
-    return f"its chat template is no Jinja template: {error}" if isinstance(error, TemplateSyntaxError) else str(error)
+    if isinstance(error, TemplateSyntaxError):
+        return f"its chat template is no Jinja template: {error}"
+    return str(error) or type(error).__name__
 
 
 def cause(engine: Any) -> EngineFailed | None:

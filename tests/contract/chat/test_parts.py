@@ -121,6 +121,7 @@ def test_a_load_that_fails_at_its_template_says_so() -> None:
         Environment().parse("{{ message }")
     assert launch.describe_failure(broken.value) == "its chat template is no Jinja template: unexpected '}'"
     assert launch.describe_failure(ValueError("other")) == "other"
+    assert launch.describe_failure(TimeoutError()) == "TimeoutError", "errors without a text have a name"
 
 
 # --- guard and names -----------------------------------------------------------------------------------------------

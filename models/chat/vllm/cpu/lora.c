@@ -3,7 +3,7 @@
    One call does all slices of one layer. Sums are kept in 32 bits; the result is rounded once. Shapes, row-major:
    x (rows, n), y (rows, all widths); per place and slice A (rank, n) and B, the other way round than PyTorch has it,
    (rank, width). `row` and `place` name `count` pairs; of their adapters the first `rank[i]` ranks count. Rows of one adapter that follow each other are done four or two at a time, so that weights are read and
-   widened once for all. The caller checks every bound: see compiled.py.
+   widened once for all. The caller checks every bound: see kernel.py.
 
    Vectors are the compilers' own (GCC and Clang), as long as the processor's: longer ones are split, badly. */
 
