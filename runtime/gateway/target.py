@@ -61,6 +61,12 @@ class Target:
     """Whether the recipe refuses hints without effect instead of ignoring them."""
 
     @property
+    def recorded_name(self) -> str:
+        """`requested` for records: without the query of an adapter's address, which may hold a signature."""
+        name, query, _ = self.requested.partition("?")
+        return f"{name}?…" if query and "://" in name else self.requested
+
+    @property
     def label(self) -> str | None:
         """`name@sha256:…` of the adapter, if any."""
         return None if self.version is None else f"{self.adapter}@{self.version.digest}"

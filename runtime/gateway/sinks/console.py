@@ -29,7 +29,7 @@ class ConsoleSink:
                 at=at,
                 team=context.caller.team,
                 endpoint=record.endpoint,
-                asked=target.requested if target else "",
+                asked=target.recorded_name if target else "",
                 model=target.model if target else "",
                 adapter=(target.adapter or "") if target else "",
                 digest=target.version.digest if target and target.version else "",

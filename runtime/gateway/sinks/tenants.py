@@ -103,7 +103,7 @@ class LedgerSink:
             reserved_tokens=most.tokens,
             reserved_micro=most.money,
             reserved_audio_ms=most.audio_ms,
-            asked=target.requested[:128],
+            asked=target.recorded_name[:128],
         )
         if target.routed is not None:
             router, decision = target.routed.router, target.routed.decision

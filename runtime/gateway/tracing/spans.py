@@ -222,7 +222,7 @@ def attributes_of(record: RequestRecord) -> Attributes:
     if target is not None:
         attributes |= {
             PROVIDER: target.provider or SYSTEM,
-            REQUEST_MODEL: target.requested[:128],
+            REQUEST_MODEL: target.recorded_name[:128],
             RESPONSE_MODEL: target.model_name,
             ADAPTER: target.label,
             ROUTER: None if target.routed is None else target.routed.router,

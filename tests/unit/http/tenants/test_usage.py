@@ -168,6 +168,23 @@ async def test_an_answered_request_is_settled_in_the_ledger(rig: LedgerRig) -> N
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (7, 4, 3)
 
 
+async def test_the_query_of_an_adapters_address_is_not_recorded(
+    rig: LedgerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold a signature or a token. The client's own answer has the name as it was written."""
+
+    async def provide(*_: Any) -> ModelRef:
+        return ModelRef(Task.CHAT, "chat")
+
+    monkeypatch.setattr(rig.gateway.gateway.on_demand, "provide", provide)
+    name = "chat:https://x.org/legal.tar?token=5d"
+    assert await rig.ask(model=name) == 200
+    assert [request.display_name for request in rig.gateway.links["chat"].requests] == [name]
+    recorded = "chat:https://x.org/legal.tar?…"
+    assert [row.asked for row in rig.rows()] == [recorded]
+    assert [row.asked for row in rig.gateway.gateway.services.console.history.rows()] == [recorded]
+
+
 @pytest.mark.parametrize(
     ("error", "end", "status"),
     [
