@@ -22,7 +22,8 @@ from jinja2.utils import Namespace
 T = TypeVar("T")
 MOST = 128 << 20
 """Characters and items of all results of a rendering. They take 0.5 GiB at worst."""
-BITS = 1 << 16
+BITS = 1 << 13
+"""Largest number. Its binary digits, with separators, are about as many as WIDTH."""
 WIDTH = 10_000
 """Largest number that says how wide or how many something is."""
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
