@@ -187,6 +187,41 @@ def test_encoders_without_padding_find_the_names_that_they_use(python: Path, dri
     subprocess.run([str(python), "-c", ENCODERS], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 
+VALUELESS = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from models.text.tokens import Ids
+from models.text.unpadded import attention
+from models.text.unpadded.buckets import Bucket
+from models.text.unpadded.network import UnpaddedNetwork
+from models.text.unpadded.packing import pack
+from tests.contract.text.unpadded.networks import CONFIGS, network
+
+def on_gpu(tensor):
+    dtype = torch.float16 if tensor.is_floating_point() else tensor.dtype
+    return torch.empty(tensor.shape, dtype=dtype, device="cuda")
+
+attention.register()
+for name in CONFIGS:
+    model = network(name)
+    model.set_attn_implementation(attention.NAME)
+    unpadded = UnpaddedNetwork(model, "cuda:0", name == "bert")
+    packing = pack([Ids([5] * length) for length in (5, 64, 1, 40)], unpadded._first_position, Bucket(128, 6, 64))
+    with torch.inference_mode(), FakeTensorMode(allow_non_fake_inputs=True):
+        for module in model.modules():
+            for values in (module._parameters, module._buffers):
+                values.update({key: on_gpu(tensor) for key, tensor in values.items() if tensor is not None})
+        packing = packing._replace(rows=on_gpu(packing.rows), boundaries=on_gpu(packing.boundaries))
+        states = unpadded._compute(packing, 64)
+        assert (states.shape[0], states.dtype, states.device.type) == (128, torch.float16, "cuda"), name
+"""
+
+
+def test_steps_of_encoders_without_padding_wait_for_no_value(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """Otherwise none could be captured as a graph. These tensors have no values, so reading one raises."""
+    subprocess.run([str(cuda_build), "-c", VALUELESS], cwd=ROOT, env=variables(driver, tmp_path), check=True)
+
+
 def test_a_second_model_starts_on_a_gpu_that_is_nearly_full() -> None:
     from vllm.v1.worker.utils import request_memory
 
