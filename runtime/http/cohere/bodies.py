@@ -16,10 +16,11 @@ EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 INPUT_TYPES = {
     "search_query": PROMPTS["search_query"],
     "search_document": PROMPTS["search_document"],
-    "classification": ["classification", "query", "search_query"],
-    "clustering": ["clustering", "query", "search_query"],
+    "classification": ["classification", "Classification", "query", "search_query"],
+    "clustering": ["clustering", "Clustering", "query", "search_query"],
 }
-"""Names under which models have the prompt for an `input_type`. For other tasks, queries and documents are alike."""
+"""Names under which models have the prompt for an `input_type`; EmbeddingGemma's are those of MTEB's tasks. For other
+tasks, queries and documents are alike."""
 
 
 class CohereImageUrl(msgspec.Struct, kw_only=True):

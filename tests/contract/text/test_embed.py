@@ -18,6 +18,7 @@ from models.engines import create
 from models.messages import EmbedRequest, EmbedResult
 from models.text.embeddings import EmbeddingEngine
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
+from runtime.http.cohere.bodies import CohereEmbedBody
 from runtime.http.embeddings.bodies import EmbeddingsBody
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
@@ -209,6 +210,17 @@ async def test_the_prompt_for_documents_is_found_under_each_of_its_usual_names(
         expected_, _ = await engine.embed(EmbedRequest(inputs=[prompt + "steam"]))
         assert found.tokens == expected_.tokens
         np.testing.assert_allclose(matrix(found), matrix(expected_), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["clustering", "Clustering"])
+async def test_the_prompt_for_a_task_may_have_the_name_of_mtebs_task(
+    engine: EmbeddingEngine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(engine, "_prompts", {"query": "ask: ", "document": "", name: "sort: "})
+    body = CohereEmbedBody(model="m", texts=["steam"], input_type="clustering")
+    found, _ = await engine.embed(body.request())
+    expected, _ = await engine.embed(EmbedRequest(inputs=["sort: steam"]))
+    np.testing.assert_allclose(matrix(found), matrix(expected), atol=1e-5)
 
 
 @pytest.mark.parametrize(
