@@ -35,7 +35,12 @@ def _show_status(fleet: Json) -> None:
         [
             ("fleet", fleet["name"]),
             ("this server", f"{fleet['server']}, a {fleet['role']}"),
-            ("joined", "yes" if fleet["is_joined"] else "no, because its database does not answer"),
+            (
+                "joined",
+                "yes"
+                if fleet["is_joined"]
+                else "no, because its database does not answer, or another server has its name",
+            ),
             ("servers", f"nodes: {fleet['nodes']}, fronts: {fleet['fronts']}"),
             (
                 "certificate ends",

@@ -51,6 +51,12 @@ def test_the_status_names_servers_whose_clocks_are_wrong(run: Run, server: FakeS
     assert "node-1 is 600 s ahead of the database; front-1 is 7 s behind the database. Correct them." in printed
 
 
+def test_a_server_that_could_not_renew_its_lease_has_not_joined(run: Run, server: FakeServer) -> None:
+    server.on("GET", "/v1/fleet", Answer({**FLEET, "is_joined": False}))
+    printed = " ".join(run("fleet", "status").stdout.split())
+    assert "joined no, because its database does not answer, or another server has its name" in printed
+
+
 def test_each_server_is_printed_on_a_line(run: Run, server: FakeServer) -> None:
     server.on("GET", "/v1/fleet", Answer(FLEET))
     header, node, front = run("fleet", "nodes").stdout.splitlines()
