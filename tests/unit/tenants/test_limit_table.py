@@ -62,11 +62,26 @@ def test_set_replaces_a_limit_and_add_does_not(database: Database, table: KeyTab
     }  # fmt: skip
     limits.remove(first.id)
     assert first.id not in {one.id for one in limits.all()}
+    assert [one.kind for one in limits.all("key", key.id)] == [Kind.AT_ONCE]
     for missing in (Limit("", "team", "nobody", Kind.TOKENS, 1), Limit("", "key", "nobody", Kind.TOKENS, 1)):
         with pytest.raises(NotFound):
             limits.set(missing)
     with pytest.raises(NotFound):
         limits.remove("lim_0")
+
+
+def test_a_team_sees_and_replaces_only_its_own_limits(database: Database, table: KeyTable, clock: Clock) -> None:
+    limits, kinds = LimitTable(database, clock), (Kind.TOKENS, Kind.DAY)
+    for team, amount in (("search", 1), ("speech", 2)):
+        table.create_team(team)
+        for kind in kinds:
+            clock.now += 1
+            limits.set(Limit("", "team", team, kind, amount))
+    for team, amount in (("search", 1), ("speech", 2)):
+        assert [(one.subject, one.kind, one.amount) for one in limits.all("team", team)] == [
+            (team, kind, amount) for kind in kinds
+        ]
+    assert limits.all("team", "nobody") == []
 
 
 def test_levels_after_a_kill_include_used_and_possibly_used_amounts(database: Database) -> None:
