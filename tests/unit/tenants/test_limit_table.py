@@ -1,5 +1,6 @@
 """Limits in the database, the initial levels after a kill, and simulations of limits."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 import sqlalchemy as sa
 
-from registry.errors import LimitExceeded, NotFound, Unavailable
+from registry.errors import LimitExceeded, NotFound, StorageExceeded, Unavailable
+from registry.records import AdapterKey
 from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.records import KeyRequest
@@ -23,7 +25,7 @@ from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.loader import LimitLoader
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.simulate import Outcome, simulate
-from tenants.limits.stored import QueueLimiter
+from tenants.limits.stored import QueueLimiter, StorageLimiter
 from tenants.limits.table import LimitTable
 from tenants.storage.tables import LIMITS
 from tests.fakes.clocks import Clock
@@ -178,13 +180,37 @@ async def test_the_ledger_is_queried_only_for_new_limits(
     limiter.settle(admission, Amounts())
 
 
-async def test_tokens_in_batches_have_their_own_limiter(database: Database, table: KeyTable, tmp_path: Path) -> None:
+async def test_batches_and_stored_adapters_have_limiters_of_their_own(
+    database: Database, table: KeyTable, tmp_path: Path
+) -> None:
     table.create_team("search")
-    LimitTable(database).set(Limit("", "team", "search", Kind.BATCH_TOKENS, 100))
-    limiter, queue = Limiter(), QueueLimiter()
-    await LimitLoader(limiter, Ledger(tmp_path), queue=queue).read(database)
-    assert queue.is_limited("search")
-    assert limiter.is_empty
+    kinds = {Kind.REQUESTS: 1, Kind.BATCH_TOKENS: 100, Kind.ADAPTER_BYTES: 1000}
+    for kind, amount in kinds.items():
+        LimitTable(database).set(Limit("", "team", "search", kind, amount))
+    limiter, storage, queue = Limiter(), StorageLimiter(), QueueLimiter()
+    await LimitLoader(limiter, Ledger(tmp_path), storage, queue).read(database)
+    assert set(limiter.levels(Caller("search"), "m")) == {Kind.REQUESTS}
+    assert [queue.refusal("search", {"m": tokens}, {}) is None for tokens in (100, 101)] == [True, False]
+    key = AdapterKey("m", "a", "search")
+    storage.admit(key, list, "sha256:0", 1000)
+    with pytest.raises(StorageExceeded) as refused:
+        storage.admit(key, list, "sha256:0", 1001)
+    assert [one.kind for one in refused.value.binding] == [Kind.ADAPTER_BYTES]
+
+
+async def test_a_new_budget_counts_a_request_whose_end_the_ledger_was_yet_to_write(
+    database: Database, table: KeyTable, tmp_path: Path
+) -> None:
+    class BusyLedger(Ledger):
+        async def flush(self) -> None:
+            ended = entry("a", time.time())
+            LedgerTable(database, "s").write([ended], [done(ended, 0, 30)])
+
+    table.create_team("search")
+    LimitTable(database).set(Limit("", "team", "search", Kind.MONTH, 100))
+    limiter = Limiter()
+    await LimitLoader(limiter, BusyLedger(tmp_path)).read(database)
+    assert limiter.levels(Caller("search"), "m")[Kind.MONTH].remaining == 70
 
 
 async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(
