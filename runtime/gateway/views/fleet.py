@@ -111,9 +111,7 @@ class FleetMoveView(msgspec.Struct, frozen=True):
     model: str
     node: str
     action: Literal["load", "unload"]
-    why: Annotated[
-        str, Meta(description="hand, least, demand; room: another model needs it; back: the node had it before.")
-    ]
+    why: Annotated[str, Meta(description="hand, least, demand; room: another model needs it.")]
 
 
 class FleetPlacementView(msgspec.Struct, frozen=True, kw_only=True):
