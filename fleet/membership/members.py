@@ -21,6 +21,8 @@ RENEW_SECONDS = 2.0
 """Seconds between renewals, each of which also reads the members."""
 DEAD_SECONDS = 60.0
 """Seconds after the end of its lease when a server counts as dead, and others end its open ledger rows."""
+SWEPT_SECONDS = 3600.0
+"""Seconds before the rows of a dead server are looked for again. The table keeps every server that ever joined."""
 CLOCK_SECONDS = 5.0
 """Largest difference of a clock from the database's without a warning."""
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -87,6 +89,8 @@ class MemberTable:
         self._database, self.desired = database, desired
         self._seen = 0
         """The highest count of renewals seen."""
+        self._swept: dict[str, tuple[datetime.datetime, float]] = {}
+        """Dead servers whose rows were ended, with the end of their lease, and when."""
         self._clock_ahead = time.time() - time.monotonic()
         """The database's clock (until it answers, this machine's) minus this process's monotonic clock."""
 
@@ -186,14 +190,22 @@ class MemberTable:
         end_rows: takes the id of a data directory. Returns how many were ended, by name. Raises Unavailable.
         """
         newest, now = sa.func.max(MEMBERS.c.lease_until), sa.func.clock_timestamp()
-        dead = sa.select(sa.func.max(MEMBERS.c.name).label("name"), MEMBERS.c.server).group_by(MEMBERS.c.server)
+        dead = sa.select(sa.func.max(MEMBERS.c.name).label("name"), MEMBERS.c.server, newest.label("ends"))
+        dead = dead.group_by(MEMBERS.c.server)
         dead = dead.having(newest < now - datetime.timedelta(seconds=DEAD_SECONDS))
         lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtext(sa.func.concat(sa.func.current_schema(), " sweep")))
         with self._database.read() as connection:
             if not connection.execute(sa.select(lock)).scalar_one():
                 return {}
-            rows = connection.execute(dead).all()
-            return {row.name: count for row in rows if (count := end_rows(row.server))}
+            ended = {}
+            for row in connection.execute(dead).all():
+                ends, at = self._swept.get(row.server, (None, 0.0))
+                if ends == row.ends and time.monotonic() - at < SWEPT_SECONDS:
+                    continue
+                if count := end_rows(row.server):
+                    ended[row.name] = count
+                self._swept[row.server] = row.ends, time.monotonic()
+        return ended
 
     def leave(self, name: str, boot: int) -> None:
         """Release the lease."""

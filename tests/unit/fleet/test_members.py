@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from fleet.membership import members as member_module
 from fleet.membership.members import (
     DEAD_SECONDS,
     LEASE_SECONDS,
@@ -16,7 +17,7 @@ from fleet.membership.members import (
     open_members,
 )
 from fleet.membership.tables import MEMBERS, RENEWALS, VERSION_TABLE
-from registry.errors import BadRequest, Conflict, NotFound
+from registry.errors import BadRequest, Conflict, NotFound, Unavailable
 
 
 @pytest.fixture
@@ -141,6 +142,26 @@ def test_a_dead_servers_rows_are_ended_but_not_those_of_a_silent_one(members: Me
 
     assert members.sweep(end_rows) == {"node-3": 7}
     assert swept == ["data-node-3"]
+
+
+def test_rows_of_a_dead_server_are_ended_once(members: MemberTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    members.join(server("node-1", "data-1"))
+    age(members, "node-1", LEASE_SECONDS + DEAD_SECONDS + 1.0)
+
+    def fail(_: str) -> int:
+        raise Unavailable("no")
+
+    with pytest.raises(Unavailable):
+        members.sweep(fail)
+    assert members.sweep(lambda _: 1) == {"node-1": 1}, "the first try failed"
+    assert members.sweep(lambda _: 1) == {}
+    monkeypatch.setattr(member_module, "SWEPT_SECONDS", 0.0)
+    assert members.sweep(lambda _: 1) == {"node-1": 1}, "much later"
+    monkeypatch.undo()
+    members.join(server("node-1", "data-1"))
+    assert members.sweep(lambda _: 1) == {}
+    age(members, "node-1", LEASE_SECONDS + DEAD_SECONDS + 2.0)
+    assert members.sweep(lambda _: 1) == {"node-1": 1}, "it was there again"
 
 
 def test_one_server_sweeps_at_a_time(members: MemberTable, url: str) -> None:
