@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adapters.content.forms import CONFIG, MOST, TEMPLATE_FILE
+from registry.base.wording import first_line
 
 MOST_TEMPLATE = 256 << 10
 """Longest chat template, in characters; long ones have 20 KB."""
@@ -128,7 +129,7 @@ def _render_fault(template: str, tokens: dict[str, str]) -> str:
         except TimeoutError:
             raise
         except Exception as error:
-            fault = fault or f"({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]})"
+            fault = fault or f"({type(error).__name__}: {first_line(error)})"
         else:
             if HELLO in str(rendered):
                 return ""

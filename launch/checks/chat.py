@@ -8,6 +8,7 @@ from launch.checks.network import network_faults, tensor_names
 from launch.files.listing import Listing, list_folder
 from models.chat.vllm import source as vllm_source
 from registry.base.json import read_object
+from registry.base.wording import first_line
 from registry.files.shape import text_config
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
@@ -38,7 +39,7 @@ def _tokenizer_faults(recipe: Recipe, folder: Path, listing: Listing) -> Iterato
         ids = tokenizer("Hello")["input_ids"]
     except Exception as error:
         yield (
-            f"Its tokenizer cannot be loaded ({type(error).__name__}: {_first(error)}): copy the tokenizer's files "
+            f"Its tokenizer cannot be loaded ({type(error).__name__}: {first_line(error)}): copy the tokenizer's files "
             "(tokenizer.json, or the vocabulary of an older kind, and tokenizer_config.json) from the model that it "
             "was made from."
         )
@@ -70,7 +71,7 @@ def _template_faults(tokenizer: Any, template: str, rows: int | None) -> Iterato
                 messages, chat_template=template, add_generation_prompt=True, tokenize=False
             )
         except Exception as error:
-            fault = fault or f"({type(error).__name__}: {_first(error)})"
+            fault = fault or f"({type(error).__name__}: {first_line(error)})"
         else:
             if "Hello" in str(rendered):
                 yield from _unknown_tokens(tokenizer, str(rendered), rows)
@@ -90,7 +91,3 @@ def _unknown_tokens(tokenizer: Any, prompt: str, rows: int | None) -> Iterator[s
             f"tokenizer, but the network has only {rows:,} tokens: use the tokenizer and the template of the model "
             "that it was made from, or save it after resize_token_embeddings and training."
         )
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

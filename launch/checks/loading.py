@@ -12,6 +12,7 @@ from models.flags import flags_of
 from models.speech.model import MARKS
 from models.text import loading
 from models.text.tokens import Tokens, check_template
+from registry.base.wording import first_line
 from registry.errors import RoundhouseError
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe, Task
@@ -38,12 +39,12 @@ def encoder_faults(recipe: Recipe, folder: Path) -> Iterator[str]:
         check_template(model.tokenizer, vocabulary)
         Tokens(model.tokenizer, vocabulary, loading.context_of(recipe, model)).inputs(["Hello"], "", True)
     except RoundhouseError as error:
-        yield f"It cannot be loaded: {error.message}."
+        yield f"It cannot be loaded: {error.message.rstrip('.')}."
         return
     except Exception as error:
         yield (
-            f"It cannot be loaded ({type(error).__name__}: {str(error).strip().splitlines()[0][:200]}): copy the "
-            "files again from where the model came from."
+            f"It cannot be loaded ({type(error).__name__}: {first_line(error)}): copy the files again from where the "
+            "model came from."
         )
         return
     yield from _wrong_widths(model)

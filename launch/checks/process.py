@@ -13,6 +13,7 @@ import msgspec
 
 from models.process_control import die_with_parent
 from registry.base.importing import TRAINING, fast_imports
+from registry.base.wording import first_line
 from registry.errors import RoundhouseError
 from registry.files import git_lfs
 from registry.recipes.definition import Recipe, Task
@@ -76,8 +77,7 @@ def check(recipe: Recipe, folder: Path) -> CheckResult:
         return CheckResult((error.message,))
     except Exception as error:  # a library's error for files that it cannot load
         traceback.print_exc()
-        text = (str(error).strip().splitlines() or [""])[0][:300]
-        return CheckResult((f"Its files cannot be loaded ({type(error).__name__}: {text}).",))
+        return CheckResult((f"Its files cannot be loaded ({type(error).__name__}: {first_line(error)}).",))
 
 
 def _by_task(task: Task) -> Callable[[Recipe, Path], Iterable[str]]:

@@ -53,6 +53,11 @@ def quoted(name: str) -> str:
     return repr(name if len(name) <= MAX_QUOTED else name[:MAX_QUOTED] + "…")
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, at most 200 characters. Empty if it has none."""
+    return (str(error).strip().splitlines() or [""])[0][:200]
+
+
 def cut(text: str, most: int) -> str:
     """Cut a text to at most `most` bytes of UTF-8, with an ellipsis if it was longer."""
     raw = text.encode(errors="replace")

@@ -16,8 +16,9 @@ from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
 from launch.request import ModelRequest
 from models.speech.engine import WhisperEngine
+from models.text import loading
 from models.text.embeddings import EmbeddingEngine
-from registry.errors import RoundhouseError
+from registry.errors import EngineFailed, RoundhouseError
 from registry.files.sources import locate
 from registry.files.weights import read_weights
 from registry.recipes.definition import Task
@@ -154,6 +155,27 @@ def test_a_fault_of_an_embedding_models_files_is_named(
     shutil.copytree(embedding, folder)
     change(folder)
     assert what in faults(folder)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (AssertionError(), "It cannot be loaded (AssertionError: ): copy"),
+        (ValueError("one\ntwo"), "It cannot be loaded (ValueError: one): copy"),
+        (EngineFailed("it is a slow tokenizer."), "It cannot be loaded: it is a slow tokenizer."),
+    ],
+    ids=["empty", "lines", "ours"],
+)
+def test_an_error_of_a_load_is_named_as_it_is(
+    embedding: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(loading, "open_model", broken)
+    (fault,) = check(proposal_of(embedding).recipe, embedding).faults
+    assert fault.startswith(text)
+    assert not fault.endswith("..")
 
 
 @pytest.mark.parametrize("name", ["starter-chat", "starter-rerank", "starter-speech"])
