@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
@@ -181,8 +182,9 @@ async def test_the_query_of_an_adapters_address_is_not_recorded(
     assert await rig.ask(model=name) == 200
     assert [request.display_name for request in rig.gateway.links["chat"].requests] == [name]
     recorded = "chat:https://x.org/legal.tar?…"
-    assert [row.asked for row in rig.rows()] == [recorded]
-    assert [row.asked for row in rig.gateway.gateway.services.console.history.rows()] == [recorded]
+    assert [row._mapping["asked"] for row in rig.rows()] == [recorded]
+    history = rig.gateway.gateway.services.console.history.rows()
+    assert [msgspec.structs.asdict(row)["asked"] for row in history] == [recorded]
 
 
 @pytest.mark.parametrize(
