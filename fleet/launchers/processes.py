@@ -33,8 +33,10 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     pid: int
     created: float
-    """Its start in clock ticks since the machine's boot, because process ids are reused. Earlier versions wrote a time
-    of day, which seems to change when the clock is set."""
+    """Time of its start, in clock ticks since the machine's boot, because process ids are reused.
+
+    Earlier versions wrote a time of day, which seems to change when the clock is set.
+    """
     boot: str
     """The machine's boot id."""
 

@@ -31,7 +31,7 @@ SEARCHES = frozenset({"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstr
 """Methods that take as long as the product of two lengths, in one step."""
 SPLITS = frozenset({"rsplit", "split", "splitlines"})
 PIECE = 16
-"""What a piece of a split text counts in addition to its characters, since it takes 64 bytes."""
+"""Cost of a piece of a split text in addition to its characters, since it takes 64 bytes."""
 SIZED = frozenset({"batch", "center", "indent", "pprint", "round", "slice", "tojson", "truncate", "wordwrap"})
 """Filters whose numbers say how large their results are."""
 UNBOUNDED = frozenset({"urlize"})
