@@ -92,9 +92,13 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
         Meta(description="Put the model's prompt for queries or documents before each input."),
     ] = None
     truncate: Annotated[
-        bool | None,
-        Meta(description="Cut inputs over the context length instead of refusing them; default: as in the recipe."),
+        bool | Literal["NONE", "START", "END"] | None,
+        Meta(
+            description="Cut inputs over the context length instead of refusing them; default: as in the recipe. "
+            "NVIDIA's clients send NONE (false) or END (true); START is not available."
+        ),
     ] = None
+    truncation: Annotated[bool | None, Meta(description="Voyage's name of `truncate`.")] = None
     truncate_prompt_tokens: Annotated[
         int | None, Meta(description="vLLM's field; only -1 (the model's context length) can be honoured.")
     ] = None
@@ -108,13 +112,18 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
                 param="truncate_prompt_tokens",
                 code="unsupported_value",
             )
+        if self.truncate == "START":
+            raise BadRequest(
+                "Inputs can be cut at the end only: send 'truncate': true.", param="truncate", code="unsupported_value"
+            )
+        truncate = self.truncation if self.truncate is None else self.truncate in (True, "END")
         names = PROMPTS[self.input_type] if self.input_type else []
         return EmbedRequest(
             inputs=input_list(self.input, "input"),
             prompt_name=names[0] if names else None,
             prompt_fallbacks=names[1:],
             dimensions=self.dimensions or None,
-            truncate=True if self.truncate_prompt_tokens == -1 else self.truncate,
+            truncate=True if self.truncate_prompt_tokens == -1 else truncate,
         )
 
 
