@@ -80,7 +80,7 @@ class _Speed:
     def budget(self, limits: BatchLimits) -> int:
         if not self.value:
             return min(limits.tokens, 2 * limits.least)
-        return max(min(limits.tokens, int(self.value * limits.step_seconds)), min(limits.least, limits.tokens))
+        return max(int(min(limits.tokens, self.value * limits.step_seconds)), min(limits.least, limits.tokens))
 
     def learn(self, tokens: int, seconds: float, limits: BatchLimits) -> None:
         now = tokens / max(seconds, 1e-6)

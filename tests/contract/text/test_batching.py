@@ -1,6 +1,7 @@
 """Batches by turns within a budget: no item is lost, no request starves; and the threads that run them."""
 
 import asyncio
+import math
 import random
 import threading
 import weakref
@@ -127,6 +128,17 @@ async def test_a_small_request_overtakes_a_huge_one() -> None:
     assert (await small).results == [5000]
     assert (await huge).results == [number * 10 for number in range(100)]  # type: ignore[attr-defined]
     assert 500 in gate.batches[1] or 500 in gate.batches[2]
+    batcher.close()
+
+
+async def test_steps_may_have_no_limit_of_time() -> None:
+    """`step_seconds: .inf` in a recipe."""
+    limits = BatchLimits(tokens=8192, items=8, waiting=8, step_seconds=math.inf, least=1)
+    batcher = Batcher("endless", lambda payloads: [0] * len(payloads), limits)
+    batcher.start()
+    for _ in range(2):  # the speed is known after the first
+        async with asyncio.timeout(60):
+            await batcher.submit([Item(0, 1, 0)])
     batcher.close()
 
 
