@@ -1,6 +1,7 @@
 """`engine.flags` of a recipe: names and types of two engines, and the names of vLLM's."""
 
 import difflib
+import math
 from collections.abc import Collection, Mapping
 
 from registry import vllm_source
@@ -42,6 +43,8 @@ KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},
     Task.TRANSCRIBE: SPEECH,
 }
+RANGES: Mapping[str, tuple[float, float]] = {"best_of": (1, math.inf), "vad_threshold": (0, 1)}
+"""Least and largest values of fields with which requests would fail or have no text although the load succeeds."""
 NEVER = {
     "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
     "worker_extension_cls", "worker_cls", "distributed_executor_backend", "lora_dtype", "lora_target_modules",
@@ -101,6 +104,10 @@ def flag_fault(recipe: Recipe) -> str | None:
         kinds = (int, float) if known[name] is float else (known[name],)
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
             return f"engine flag '{name}' cannot be {value!r}; write {WORDS[known[name]]}"
+        least, most = RANGES.get(name, (0, 0))
+        if name in RANGES and isinstance(value, int | float) and not least <= value <= most:
+            bounds = f"from {least} to {most}" if most < math.inf else f"of at least {least}"
+            return f"engine flag '{name}' cannot be {value!r}; write {WORDS[known[name]]} {bounds}"
     if recipe.engine.flags.get("cuda_graphs") and not recipe.engine.flags.get("unpadded"):
         return "engine flag 'cuda_graphs' needs a network without padding: also write 'unpadded: true'"
     return None

@@ -53,6 +53,23 @@ def test_unknown_flags_of_engines_are_faults(run: Run, tmp_path: Path) -> None:
     assert "flags.yaml:15: engine flag 'packed' cannot be 7; write true or false" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("{vad_threshold: 50}", "'vad_threshold' cannot be 50; write a number from 0 to 1"),
+        ("{vad_threshold: .nan}", "'vad_threshold' cannot be nan; write a number from 0 to 1"),
+        ("{best_of: 0}", "'best_of' cannot be 0; write a whole number of at least 1"),
+    ],
+)
+def test_values_with_which_no_recording_has_a_text_are_faults(run: Run, tmp_path: Path, flags: str, words: str) -> None:
+    file = tmp_path / "flags.yaml"
+    engine = f"engine:\n  name: faster-whisper\n  flags: {flags}\n"
+    file.write_text(f"id: a\nversion: 1\ntask: transcribe\nsource: {{path: weights}}\n{engine}")
+    result = run("validate", str(file))
+    assert result.exit_code == 1
+    assert f"engine flag {words}" in result.stderr
+
+
 def test_faults_are_printed_as_json(run: Run, tmp_path: Path) -> None:
     reported = json.loads(run("validate", str(root() / "recipes/starter"), "--json").stdout)
     assert "starter-chat" in reported["recipes"]
