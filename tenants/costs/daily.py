@@ -194,4 +194,6 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.4g}" if isinstance(value, float) else escape(str(value)) or "-"
+    if isinstance(value, float):
+        return plain(value, ",.6f" if abs(value) < 1 else ",.3f")
+    return escape(str(value)) or "-"

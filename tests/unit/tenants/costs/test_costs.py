@@ -223,6 +223,14 @@ def test_a_daily_report_is_in_the_teams_time_zone(database: Database, ledger: Le
         day_of_team(database, "search", "yesterday", "EUR", [])
 
 
+def test_small_and_large_amounts_of_a_day_have_no_exponent(database: Database, ledger: LedgerTable) -> None:
+    settle(ledger, "a", 22 * HOUR)
+    day = day_of_team(database, "search", "1970-01-01", "EUR", [])
+    (model,) = day.models
+    page = page_of(replace(day, models=[replace(model, cost_micro=12_345_678_901, own_micro=12)]))
+    assert '<td data-label="cost">12,345.679</td><td data-label="own cost">0.000012</td>' in page
+
+
 def test_a_day_in_the_first_year_is_refused(database: Database, table: KeyTable) -> None:
     """In some zones it begins or ends before the first day that Python knows."""
     for team, zone in (("west", "America/Juneau"), ("east", "Asia/Tokyo")):
