@@ -82,3 +82,12 @@ async def test_calls_cancelled_before_their_turn_leave_nothing_behind() -> None:
     answers.set()
     assert await stuck
     assert await threads.run_for("a", int, "7") == 7
+    answers.clear()
+    calls = [asyncio.create_task(threads.run_for("a", answers.wait, PATIENCE)) for _ in range(2)]
+    await asyncio.sleep(0)
+    try:
+        with pytest.raises(QueueFull, match="2 calls to the hub"):
+            await threads.run_for("a", int)
+    finally:
+        answers.set()
+    assert await asyncio.gather(*calls) == [True] * 2

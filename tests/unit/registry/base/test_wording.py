@@ -16,6 +16,10 @@ def test_a_name_with_a_typo_is_found_among_a_thousand(typo: str) -> None:
     assert len(nearest(typo, names)) == LISTED
 
 
+def test_similar_names_come_first_and_each_name_once() -> None:
+    assert nearest("chat", ["embed", "chats", "rerank"]) == ["chats", "embed", "rerank"]
+
+
 def test_few_of_many_names_are_compared_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any client may send unknown names, and a team may choose adapter names whose comparison is slow."""
     stock, compared = difflib.get_close_matches, list[int]()
