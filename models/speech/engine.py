@@ -161,6 +161,8 @@ class SpeechSleeper:
 STEP_SECONDS = 2.0
 """Approximate length of a step once the speed is known, so that new recordings soon get a turn."""
 VAD_THRESHOLD = 0.5
+FULL = ("out of memory", "ALLOC_FAILED")
+"""Words of CUDA and cuBLAS in errors for lack of memory."""
 
 
 class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
@@ -194,7 +196,8 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
                 limits.tokens, limits.least = max(limits.tokens, recipe.window.padded), recipe.window.padded
                 self._most = limits.waiting
                 limits.waiting *= 2  # a recording waits with its windows, and with one that is retried
-                self._batcher = Batcher("speech", self._model.run, limits)
+                examine = examination(self._model, device)
+                self._batcher = Batcher("speech", self._model.run, limits, examine=examine)
                 self._batcher.start()
                 silence = np.zeros(RATE, dtype=np.float32)
                 voices = VoiceDetector(VAD_THRESHOLD, recipe.window.seconds * RATE)
@@ -275,6 +278,24 @@ def import_library() -> None:
 
     ctranslate2.set_log_level(logging.ERROR)  # it warns about intended conversions of weights
     get_vad_model()
+
+
+def examination(model: SpeechModel, device: str) -> Callable[[], None] | None:
+    """Return a check that raises if this process has lost the GPU's context; None on a CPU.
+
+    After that every step fails until the process ends. Lack of memory does not count.
+    """
+    if device == "cpu":
+        return None
+
+    def examine() -> None:
+        try:
+            model.warm()
+        except RuntimeError as error:
+            if not any(word in str(error) for word in FULL):
+                raise
+
+    return examine
 
 
 def measure_memory(device: str) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ import pytest_asyncio
 
 from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.speech import engine as speech
 from models.speech.audio import Recording
 from models.speech.engine import WhisperEngine
 from models.speech.model import TimedSegment, WindowRequest, WindowResult
@@ -357,6 +358,32 @@ class TestEngine:
         with pytest.raises(TooLarge, match="longer than 30"):
             await everything(english, sounds["long.flac"], max_seconds=30.0)
         await english.ping()
+
+    async def test_a_lost_device_fails_the_heartbeat(
+        self, english_model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Steps that fail for lack of memory do not, as later ones may have it."""
+        cause = ["CUDA failed with error out of memory"]
+
+        def fail(*_: object, **__: object) -> NoReturn:
+            raise RuntimeError(cause[0])
+
+        on_gpu = speech.examination
+        monkeypatch.setattr(speech, "examination", lambda model, device: on_gpu(model, "cuda:0"))
+        engine = WhisperEngine()
+        await engine.load(whisper_recipe(), english_model, "cpu", Reports())
+        assert engine._model is not None
+        assert engine._batcher is not None
+        monkeypatch.setattr(engine._model, "_generate", fail)
+        with pytest.raises(EngineFailed, match="out of memory"):
+            await everything(engine, sounds["short.wav"])
+        await engine.ping()
+        cause[0] = "CUDA failed with error an illegal memory access was encountered"
+        with pytest.raises(EngineFailed, match="illegal memory access"):
+            await everything(engine, sounds["short.wav"])
+        with pytest.raises(EngineFailed, match="speech is broken: RuntimeError: CUDA failed"):
+            await engine.ping()
+        await engine.close()
 
     async def test_windows_are_repeated_at_the_next_temperature_also_at_the_limit_of_recordings(
         self, english_model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
