@@ -110,7 +110,7 @@ def main() -> int:
     if unknown := set(options.steps) - set(STEPS):
         parser.error(f"unknown step {', '.join(sorted(unknown))}; choose from {', '.join(STEPS)}")
     parts = options.parts.split(",") if options.parts else list(timed.PARTS)
-    is_timed = bool(options.parts or options.budget or options.resume)
+    is_timed = bool(options.parts or options.resume) or options.budget is not None
     if unknown := set(parts) - set(timed.PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(timed.PARTS)}")
     if is_timed and options.steps:
@@ -118,7 +118,7 @@ def main() -> int:
     if incomplete := [value for value in options.recipe if "=" not in value]:
         parser.error(f"--recipe {incomplete[0]}: write KEY=VALUE")
     values = {key: recipe_value(key, text) for key, _, text in (one.partition("=") for one in options.recipe)}
-    budget = Budget(options.budget or math.inf)
+    budget = Budget(math.inf if options.budget is None else options.budget)
     device = "cuda:0" if kind_of_host() == "cuda" else "cpu"
     if device == "cpu" and options.shape != "tiny":
         print("error: no GPU was found; `roundhouse doctor --device cuda` says why. To try this script without one, "
@@ -132,7 +132,7 @@ def main() -> int:
     except OtherRun as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2
-    last_end = exit_after(budget.left + GRACE) if options.budget else None
+    last_end = None if options.budget is None else exit_after(budget.left + GRACE)
     work = (options.work or Path(tempfile.mkdtemp(prefix="roundhouse-gpu-"))).absolute()
     try:
         shape = SHAPES[options.shape]

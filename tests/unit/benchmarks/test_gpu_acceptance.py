@@ -456,7 +456,28 @@ def test_the_guide_for_gpus_names_existing_commands(monkeypatch: pytest.MonkeyPa
     assert f"The first call takes {seconds} seconds" in text
 
 
-@pytest.mark.parametrize("words", [["--parts", "tiers,nothing"], ["eager", "--budget", "9"]])
+def test_a_budget_of_nothing_is_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that works out what is left may arrive at 0."""
+    left: list[float] = []
+
+    class Runs:
+        def __init__(self, *arguments: Any, **_: object) -> None:
+            left.append(arguments[4].left)
+
+        async def run(self, _: object) -> None:
+            return
+
+    monkeypatch.setattr(machine, "record", lambda *_: {})
+    monkeypatch.setattr(timed, "TimedRun", Runs)
+    words = ["--shape", "tiny", "--budget", "0", "--results", str(tmp_path / "today.json")]
+    monkeypatch.setattr(sys, "argv", ["acceptance", *words])
+    assert acceptance.main() == 0
+    assert left[0] <= 0
+
+
+@pytest.mark.parametrize(
+    "words", [["--parts", "tiers,nothing"], ["eager", "--budget", "9"], ["eager", "--budget", "0"]]
+)
 def test_unknown_arguments_are_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["acceptance", *words])
     with pytest.raises(SystemExit):
