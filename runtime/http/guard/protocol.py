@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
-from uvicorn._types import ASGISendEvent
+from uvicorn._types import ASGI3Application, ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -120,6 +120,8 @@ class GuardedConnection(HttpToolsProtocol):
         """The bytes being parsed, and those to parse after them."""
         self._begun = self._refused = self._is_in_body = False
         self._refusal: RoundhouseError | None = None
+        self._running: RequestResponseCycle | None = None
+        """The request being answered; `cycle` is the last one received."""
         self._deadline: asyncio.TimerHandle | None = None
         self._unsent: asyncio.TimerHandle | None = None
 
@@ -135,6 +137,9 @@ class GuardedConnection(HttpToolsProtocol):
         if self._unsent is not None:
             self._unsent.cancel()
         super().connection_lost(exc)
+        if self._running is not None and not self._running.response_complete:  # uvicorn tells only the last request
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():
@@ -168,8 +173,8 @@ class GuardedConnection(HttpToolsProtocol):
         self._deadline = None
         if self._answered():
             return
-        if not self.pipeline and not self.cycle.response_started:
-            if self.cycle.scope["http_version"] != "1.1":
+        if self._running is not None and not self._running.response_started:
+            if self._running.scope["http_version"] != "1.1":
                 self.transport.abort()
                 return
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -274,6 +279,10 @@ class GuardedConnection(HttpToolsProtocol):
         self._wait()
         if self._begun:  # the unread rest of a body
             self._arm(self._bounds.header_seconds)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _is_upgrade(self) -> bool:
         """Whether the client offers an upgrade, for which the parser skips the body."""

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import resource
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -531,21 +533,26 @@ async def test_a_client_that_half_closes_can_wait_for_a_long_answer(
         assert await wire.ended() == b""
 
 
-@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize(("version", "requests"), [(b"1.1", 1), (b"1.1", 2), (b"1.0", 1)])
+@pytest.mark.parametrize("is_reset", [False, True])
 async def test_a_client_that_closes_its_connection_ends_the_work(
-    tmp_path: Path, version: bytes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, version: bytes, requests: int, is_reset: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "PROBE_SECONDS", 0.02)
     async with served(tmp_path) as server:
         server.gateway.links["chat"].gate.clear()
         wire = await server.connect()
-        await wire.send(REQUESTED.replace(b"1.1", version))
+        await wire.send(REQUESTED.replace(b"1.1", version) * requests)
         async with asyncio.timeout(PATIENCE):
             while not server.gateway.links["chat"].requests:
                 await asyncio.sleep(0.01)
+            if is_reset:
+                linger = struct.pack("ii", 1, 0)
+                wire.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             wire.close()
             while not server.gateway.released:
                 await asyncio.sleep(0.01)
+        assert len(server.gateway.links["chat"].requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def test_all_methods_that_we_override_exist_and_are_called() -> None:
         "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url", "on_header",
         "on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "send_400_response",
         "_unsupported_upgrade_warning", "timeout_keep_alive_handler", "pause_writing", "resume_writing",
+        "_start_asgi_task",
     }  # fmt: skip
     received = inspect.getsource(HttpToolsProtocol.data_received)
     assert "except httptools.HttpParserError:" in received
