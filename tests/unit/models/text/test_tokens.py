@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
 from models.messages import RerankRequest
-from models.text.pairs import CHUNKS, Pairs
+from models.text.pairs import CHUNKS, LEAST_ROOM, Pairs
 from models.text.tokens import (
     DENSE,
     MARGIN,
@@ -159,6 +159,16 @@ def test_an_input_says_whether_it_was_cut() -> None:
     found += tokens.inputs([ids[0], ids[1][:-1]], "", truncate=True)
     assert [given.is_cut for given in found] == [False, True, True, True, False]
     assert [len(given.ids) for given in found] == [CONTEXT] * 5
+
+
+def test_a_query_may_leave_no_less_than_the_least_room_for_a_document() -> None:
+    tokens, _, whole = wrapped("WordPiece")
+    pairs = Pairs(whole, tokens)
+    most = CONTEXT - pairs.pair.tokens - LEAST_ROOM
+    ((whole_pair,),) = pairs.inputs(RerankRequest(query="steam " * most, documents=["steam " * LEAST_ROOM]))
+    assert len(whole_pair.ids) == CONTEXT
+    with pytest.raises(ContextLengthExceeded, match=f"The query has {most + 1} tokens, .* at most {most} of them"):
+        pairs.inputs(RerankRequest(query="steam " * (most + 1), documents=["steam"]))
 
 
 def test_queries_and_documents_of_megabytes_are_refused_or_cut() -> None:
