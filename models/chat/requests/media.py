@@ -55,7 +55,8 @@ def check(request: ChatRequest, bounds: Bounds) -> None:
 def _check_settings(request: ChatRequest, bounds: Bounds) -> None:
     parts = 0
     if request.is_object(PROCESSING):
-        parts = sum(_part_count(request, name) for name in ("messages", "input"))
+        for name in ("messages", "input"):  # images may also be in the output of a tool, and frames in a video
+            parts += max(_part_count(request, name), sum(1 for _ in _images(request, name)))
     for name, value in request.object(PROCESSING).items():
         most = {LARGEST: bounds.image_pixels, SMALLEST: bounds.image_pixels // max(1, parts)}.get(name, 0)
         if not (value is None or isinstance(value, bool) or (isinstance(value, int) and 0 <= value <= most)):

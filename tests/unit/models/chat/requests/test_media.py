@@ -177,6 +177,22 @@ def test_settings_that_need_any_amount_of_memory_are_refused(settings: dict[str,
 
 
 @pytest.mark.parametrize(
+    ("path", "field", "item"),
+    [
+        ("/v1/responses", "input", {"type": "function_call_output", "output": [by_responses("AAAA")] * 2}),
+        ("/v1/chat/completions", "messages", {"role": "user", "content": [
+            {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,AAAA,AAAA"}}
+        ]}),
+    ],
+)  # fmt: skip
+def test_every_image_counts_that_a_setting_enlarges(path: str, field: str, item: dict[str, Any]) -> None:
+    body: dict[str, Any] = {field: [item]}
+    check(path, **body, mm_processor_kwargs={"min_pixels": 500_000})
+    with pytest.raises(BadRequest, match="up to 500000 are taken"):
+        check(path, **body, mm_processor_kwargs={"min_pixels": 500_001})
+
+
+@pytest.mark.parametrize(
     ("settings", "name"),
     [({"video": {"num_frames": -1}}, "video.num_frames"), ({"image": {"x": 1}}, "image.x"), ({"y": {"z": 1}}, "y.z")],
 )
