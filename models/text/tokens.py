@@ -110,7 +110,7 @@ class Tokens:
         self._tokenizer.no_padding()
         self.context = context
         self.vocabulary = vocabulary
-        self._has_more = self._tokenizer.get_vocab_size() > vocabulary
+        self._has_more = max(self._tokenizer.get_vocab().values(), default=0) >= vocabulary  # ids may have gaps
         self.pad_id = int(tokenizer.pad_token_id or 0) if padding is None else padding
         self.pad_type_id = int(getattr(tokenizer, "pad_token_type_id", 0) or 0)
         self.pad_left = tokenizer.padding_side == "left"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import WordLevel
 
 from models.messages import RerankRequest
 from models.text.pairs import CHUNKS, LEAST_ROOM, Pairs
@@ -118,6 +119,13 @@ def test_a_token_without_an_embedding_is_refused() -> None:
     assert tokens.plain(["[MASK]"]) == [ids[1:]]
     with pytest.raises(BadRequest, match=r"Token 'a' \(1037\) .* has 1037 tokens, up to 1036"):
         tokens.inputs(["[MASK]", "a [MASK]"], "", truncate=True)
+
+
+def test_ids_with_gaps_do_not_hide_a_token_without_an_embedding() -> None:
+    own = Tokenizer(WordLevel({"[UNK]": 0, "a": 1, "b": 99}, unk_token="[UNK]"))
+    whole = SimpleNamespace(backend_tokenizer=own, pad_token_id=0, padding_side="right", model_input_names=())
+    with pytest.raises(BadRequest, match=r"Token 'b' \(99\) .* has 10 tokens, up to 9"):
+        Tokens(whole, 10, CONTEXT).inputs(["b"], "", truncate=True)
 
 
 def test_a_template_with_a_token_without_an_embedding_is_refused_at_load() -> None:
