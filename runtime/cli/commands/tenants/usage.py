@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from registry.base.wording import plain
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.local.keys import Database, DataDir, open_database
 from runtime.cli.options import AsJson
@@ -234,8 +235,14 @@ def _table(columns: list[str], rows: list[list[Any]], question: "UsageFilter") -
     for row in rows:
         for index in times:
             row[index] = _time(row[index])
-    cells = [[f"{cell:,}" if isinstance(cell, int) else f"{cell}" or "-" for cell in row] for row in rows]
+    cells = [[_cell(value) for value in row] for row in rows]
     table([column.upper() for column in columns], cells, right=[c.upper() for c in columns[len(question.by) :]])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return plain(value, ",.6f")
+    return f"{value:,}" if isinstance(value, int) else str(value) or "-"
 
 
 def _time(moment: int) -> str:

@@ -44,6 +44,13 @@ def test_a_report_is_printed(run: Run) -> None:
     ]
 
 
+def test_small_and_large_costs_have_no_exponent(run: Run, database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(sa.text("UPDATE hours SET cost_micro = 12, own_micro = 12345678901"))
+    displayed = run("usage", "report", "--date", "1970-01-01", "--by", "team").stdout
+    assert [line.split()[-3:] for line in displayed.splitlines()[1:]] == [["0.000012", "12,345.678901", "0"]] * 2
+
+
 def test_a_report_is_printed_as_csv(run: Run) -> None:
     text = run("usage", "report", "--date", "1970-01-01", "--by", "model", "--csv").stdout
     assert next(csv.DictReader(io.StringIO(text)))["model"] == "m"
