@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from registry.base.wording import plain
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.local.keys import Database, DataDir, open_database
 from runtime.cli.options import AsJson
@@ -240,6 +239,8 @@ def _table(columns: list[str], rows: list[list[Any]], question: "UsageFilter") -
 
 
 def _cell(value: object) -> str:
+    from registry.base.wording import plain
+
     if isinstance(value, float):
         return plain(value, ",.6f")
     return f"{value:,}" if isinstance(value, int) else str(value) or "-"
