@@ -15,6 +15,7 @@ from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeR
 from models.protocol import Engine
 from models.speech.engine import WhisperEngine
 from models.text.rerank import RerankingEngine
+from registry.recipes.definition import Recipe
 from registry.recipes.loading import load_recipes
 from runtime.config import device
 from tests.contract.chat import fixtures as chat_fixtures
@@ -27,6 +28,11 @@ pytestmark = [
     pytest.mark.skipif(not device._gpus("auto", ()), reason="there is no GPU here"),
 ]
 DEVICE = "cuda:0"
+
+
+def chat_recipe(base: Path) -> Recipe:
+    """Return a recipe with two places for adapters, in 16 bits, as a GPU's kernels for adapters need."""
+    return chat_fixtures.recipe(base, device_places=2).model_copy(update={"dtype": "bfloat16"})
 
 
 async def naps(engine: Engine, ask: Any, least: int) -> None:
@@ -48,7 +54,7 @@ async def test_chat_with_adapters(tmp_path: Path) -> None:
     base = chat_fixtures.write_base(tmp_path / "base")
     adapters = [chat_fixtures.write_adapter(tmp_path / f"adapter-{i}", 200 + i) for i in range(2)]
     engine = VllmEngine()
-    loaded = await engine.load(chat_fixtures.recipe(base, device_places=2), base, DEVICE, lambda progress: None)
+    loaded = await engine.load(chat_recipe(base), base, DEVICE, lambda progress: None)
     assert loaded.asleep is not None
     assert loaded.asleep.device_bytes < loaded.resident_bytes
 

@@ -20,6 +20,7 @@ from models.chat.vllm.steps import budget
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe
 from registry.recipes.loading import load_recipes
+from tests.contract import test_sleep_gpu
 from tests.system.serving import ROOT
 from tests.unit.registry.makers import recipe
 
@@ -35,6 +36,12 @@ def test_a_gpu_need_not_be_empty_for_a_start() -> None:
     assert "--no-enable-flashinfer-autotune" in stated
     assert "--enable-sleep-mode" in stated
     assert not {"--gpu-memory-utilization", "--cudagraph-capture-sizes"} & set(words("cpu"))
+
+
+def test_the_chat_model_that_is_tested_on_a_gpu_fits_one() -> None:
+    """That test runs only on a GPU, so nothing else would notice."""
+    folder = Path("/weights")
+    assert "--enable-sleep-mode" in list(settings._settings(test_sleep_gpu.chat_recipe(folder), folder, "cuda:0"))
 
 
 @pytest.mark.parametrize("flag", ["enforce_eager", "enforce-eager", "cudagraph_capture_sizes", "speculative_config"])
