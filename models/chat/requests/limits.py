@@ -168,9 +168,10 @@ def _check_internal(request: ChatRequest, bounds: Bounds) -> None:
 def _check_parts(request: ChatRequest, name: str, bounds: Bounds) -> None:
     total = 0
     for index, turn in enumerate(request.turns(name)):
-        count = len(list_items(turn.content)) if turn is not None else 0
-        _within(count, bounds.parts, f"{name}[{index}].content")
-        total += count
+        for field in ("content", "output") if turn is not None else ():
+            count = len(list_items(getattr(turn, field)))
+            _within(count, bounds.parts, f"{name}[{index}].{field}")
+            total += count
     _within(total, bounds.parts_all, f"{name}[].content")
 
 

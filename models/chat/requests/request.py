@@ -39,6 +39,8 @@ class Turn(msgspec.Struct):
 
     role: Any = None
     content: msgspec.Raw = _NULL
+    output: msgspec.Raw = _NULL
+    """Of a tool, in Responses."""
 
 
 _TURN = msgspec.json.Decoder(Turn)

@@ -39,6 +39,7 @@ def test_lists_are_bounded(name: str, count: int) -> None:
         ({"messages": [{"role": "user", "content": "x"}] * 513}, "messages"),
         ({"input": ["x"] * 513}, "input"),
         ({"input": [{"content": [7] * 257}]}, "input[0].content"),
+        ({"input": [{"output": "x"}, {"type": "function_call_output", "output": [7] * 257}]}, "input[1].output"),
         ({"messages": [{"content": "x"}, {"content": [7] * 257}, 5]}, "messages[1].content"),
         ({"messages": [{"content": [7] * 256}] * 17}, "messages[].content"),
         ({"logit_bias": {str(i): 1 for i in range(USUAL.biases + 1)}}, "logit_bias"),
