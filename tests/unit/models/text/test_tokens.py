@@ -169,6 +169,23 @@ def test_an_input_says_whether_it_was_cut() -> None:
     assert [len(given.ids) for given in found] == [CONTEXT] * 5
 
 
+def test_token_lists_may_have_all_special_tokens_or_none() -> None:
+    tokens = TOKENS["WordPiece"]
+    (cls,), (sep,) = tokens.template.before, tokens.template.after
+    for ids, whole in (
+        ([1037], [cls, 1037, sep]),
+        ([cls, 1037, sep], [cls, 1037, sep]),
+        ([cls, 1037], [cls, cls, 1037, sep]),  # only a part of them is content
+        ([1037, sep], [cls, 1037, sep, sep]),
+        ([cls, sep], [cls, sep]),
+        ([cls], [cls, cls, sep]),
+    ):
+        assert tokens.inputs([ids], "", truncate=False)[0].ids == whole
+    for wrong in (-1, tokens.vocabulary):
+        with pytest.raises(BadRequest, match=f"Input 1 has token {wrong}, but this model's ids run from 0 to 59999"):
+            tokens.inputs([[1037], [1037, wrong]], "", truncate=False)
+
+
 def test_a_query_may_leave_no_less_than_the_least_room_for_a_document() -> None:
     tokens, _, whole = wrapped("WordPiece")
     pairs = Pairs(whole, tokens)
