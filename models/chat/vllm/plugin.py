@@ -102,6 +102,7 @@ def _patch_all() -> None:
     """Apply all patches, once per process; a fork already has them."""
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
+    import vllm.multimodal.cache.factories as factories
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
@@ -110,7 +111,7 @@ def _patch_all() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.structured_output import StructuredOutputManager
 
-    from models.chat.vllm import core, grammars
+    from models.chat.vllm import core, grammars, media
     from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
     from models.chat.vllm.steps import batch_share
@@ -122,6 +123,7 @@ def _patch_all() -> None:
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)
+    media.patch(factories)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         punica.patch_experts()

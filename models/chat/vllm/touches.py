@@ -109,6 +109,14 @@ REPLACED = (
         "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod",
     ),
     VllmPatch(
+        "vllm.multimodal.cache.factories:_get_cache_type",
+        "a request does not fail because an earlier one with the same image never reached EngineCore",
+        "an upstream cache that knows what EngineCore has",
+        "tests/contract/vllm/test_media.py",
+        takes="vllm_config",
+        also="vllm.multimodal.cache.factories",
+    ),
+    VllmPatch(
         "vllm.lora.punica_wrapper.punica_gpu:PunicaWrapperGPU.update_metadata",
         "GPU: which token has which adapter is worked out on the CPU, and sent in one copy that nothing waits for",
         "vLLM's PR 53309 (metadata on the CPU), and the next pin",

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,3 +96,23 @@ async def test_a_recipe_may_name_domains_and_a_redirect_leads_nowhere(
 def test_a_url_that_fails_is_not_logged() -> None:
     prewarm.prewarm_core()
     assert not logging.getLogger("vllm.connections").isEnabledFor(logging.WARNING)
+
+
+def test_an_image_is_sent_again_if_the_request_before_was_never_sent() -> None:
+    """A refused request leaves its image in the slot's cache, and EngineCore knows nothing of it."""
+    prewarm.prewarm_core()
+    from vllm.multimodal.cache import factories
+    from vllm.multimodal.inputs import MultiModalKwargsItem
+
+    media = SimpleNamespace(mm_processor_cache_gb=1, mm_processor_cache_type="lru")
+    model = SimpleNamespace(supports_multimodal_inputs=True, get_multimodal_config=lambda: media)
+    config: Any = SimpleNamespace(
+        model_config=model, parallel_config=SimpleNamespace(_api_process_count=1, data_parallel_size=1)
+    )
+    slot, core = factories.processor_cache_from_config(config), factories.engine_receiver_cache_from_config(config)
+    assert slot is not None
+    image = MultiModalKwargsItem.dummy()
+    slot.get_and_update_item((image, []), "hash")
+    sent, _ = slot.get_and_update_item((image, []), "hash")
+    received = core.get_and_update_item(sent, "hash") if core is not None else sent
+    assert received is image
