@@ -1,7 +1,8 @@
 """Bounds on a request's usage, which limits and budgets reserve; and prices.
 
 A token is at least one byte of the body, and no sequence is longer than the context, so the bound holds for every
-tokenizer. Text that a chat template adds, such as a preamble, is not in the body and not counted.
+tokenizer. Text that a chat template adds, such as a preamble, or an embedding model's own prompt is not in the body and
+not counted.
 At the end the difference between reserved and actual usage is returned or charged.
 """
 
