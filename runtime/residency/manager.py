@@ -165,9 +165,9 @@ class ResidencyManager:
         if entry.state is S.FAILED and not entry.has_others:
             failure = entry.failure
             if failure is not None and entry.clock() < failure.until:
-                wait = failure.until - entry.clock()
+                wait, cause = failure.until - entry.clock(), failure.cause.message.rstrip(".")
                 raise Unavailable(
-                    f"Model '{entry.id}' failed: {failure.cause.message} The next attempt starts in {wait:.0f} s.",
+                    f"Model '{entry.id}' failed: {cause}. The next attempt starts in {math.ceil(wait)} s.",
                     code="model_failed",
                     retry_after=wait,
                 )
