@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 MAX_REPORT_BYTES = 1 << 20
-MAX_ADAPTERS = 4096
+MAX_ADAPTERS, MAX_REPLICAS = 4096, 256
 
 NodeId = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -66,7 +66,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     address: Annotated[str, Meta(min_length=1, max_length=512)]
     """URL of its listener for the fleet."""
     devices: Annotated[tuple[DeviceReport, ...], Meta(max_length=64)] = ()
-    replicas: Annotated[tuple[ReplicaReport, ...], Meta(max_length=256)] = ()
+    replicas: Annotated[tuple[ReplicaReport, ...], Meta(max_length=MAX_REPLICAS)] = ()
     placed: Annotated[tuple[Digest, ...], Meta(max_length=MAX_ADAPTERS)] = ()
     """Adapters that have a place in a batch."""
     staged: Annotated[tuple[Digest, ...], Meta(max_length=MAX_ADAPTERS)] = ()

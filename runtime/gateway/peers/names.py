@@ -27,7 +27,7 @@ from runtime.gateway.names import Names, NameState
 from runtime.gateway.views.values import ModelView
 
 log = logging.getLogger("roundhouse.fleet")
-MAX_MODELS, MAX_FILES = 256, 100_000
+MAX_MODELS, MAX_FILES = 4096, 100_000
 
 
 class NodeModel(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from fleet.membership.members import NewMember
-from fleet.reports import MAX_ADAPTERS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
+from fleet.reports import MAX_ADAPTERS, MAX_REPLICAS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
 from registry.files.context import abilities_of
 from runtime.config.device import Device
 from runtime.gateway.models import Models
@@ -126,6 +126,8 @@ class Reporter:
     def report(self) -> NodeReport:
         self._seq += 1
         adapters = self._adapters()
+        entries = [entry for entry in self._residency.entries.values() if entry.lead.state in PHASES]
+        entries.sort(key=lambda entry: NEAREST.index(entry.lead.state))
         return NodeReport(
             node=self._fleet.own.name,
             boot=self.boot,
@@ -142,11 +144,7 @@ class Reporter:
                 )
                 for budget in self._device.budgets
             ),
-            replicas=tuple(
-                _replicas(entry, self._times_of(entry.model))
-                for entry in self._residency.entries.values()
-                if entry.lead.state in PHASES
-            ),
+            replicas=tuple(_replicas(entry, self._times_of(entry.model)) for entry in entries[:MAX_REPLICAS]),
             placed=tuple(digest for digest, tier in adapters if tier == "device"),
             staged=tuple(digest for digest, tier in adapters if tier == "host"),
             draining=self._fleet.is_draining,

@@ -11,11 +11,13 @@ import httpx
 import msgspec
 import pytest
 
-from fleet.reports import encode
+from fleet.reports import MAX_REPLICAS, encode
 from models import sse
 from runtime.gateway.peers import following
+from runtime.residency.states import ModelState
 from tests.eventually import PATIENCE
 from tests.system.serving import free_port
+from tests.unit.http.fakes import recipe
 from tests.unit.http.hops.rig import Fleet, Node, identity, opened
 from tests.unit.http.hops.test_front import EMBED, scripted, until
 
@@ -218,3 +220,16 @@ async def test_a_node_that_stops_sends_its_names_to_no_server_again(
     await until(lambda: opened_again >= 3)
     assert fleet.reports.get("node-1") is None
     assert not [one for one in caplog.records if one.getMessage() == "a node reports again"]
+
+
+async def test_a_node_with_many_models_answers_for_those_in_memory(fleet: Fleet) -> None:
+    recipes = [recipe(f"model-{number}", "embed") for number in range(2 * MAX_REPLICAS)]
+    node = fleet.node("node-1", recipes=recipes)
+    for entry in node.fake.entries.values():
+        entry.state = ModelState.FAILED
+    node.fake.entries[recipes[-1].id].state = ModelState.READY
+    await fleet.start(node)
+    assert len(fleet.names.models) == len(recipes)
+    stored = fleet.reports.get("node-1")
+    assert stored is not None
+    assert (len(stored.report.replicas), stored.report.replicas[0].model) == (MAX_REPLICAS, recipes[-1].id)
