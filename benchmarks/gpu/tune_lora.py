@@ -105,7 +105,7 @@ class CudaTimer:
         torch, device = self._torch, self._device
         meta_of = import_module("vllm.lora.ops.triton_ops.lora_kernel_metadata").LoRAKernelMeta
         meta = meta_of.make(self._places, size, device)
-        meta.prepare_tensors(torch.arange(size, device=device) % active)
+        meta.prepare_tensors(torch.arange(size, device=device) % min(active, self._places))
         arguments = meta.meta_args(size, False)
         shrinks, slices, weights = signature.kind == "SHRINK", signature.slices, self._weights(signature)
         if shrinks:
