@@ -16,6 +16,7 @@
 | an image in Responses without a `detail`     | gets `auto`, the default of OpenAI's API                       |
 | an empty `tools`, `suffix` or `grammar`      | removed                                                        |
 | `stream_options` without a stream            | removed: a complete answer has its usage anyway                |
+| `tool_choice` `any`, of Mistral's API        | becomes `required`                                             |
 | `tool_choice` `auto` or `none` without tools | removed: it asks for nothing                                   |
 | an empty string in `stop`                    | removed: it ends no answer                                     |
 | a chat's `max_tokens: -1`                    | removed: no limit, to Ollama, LM Studio and llama.cpp          |
@@ -80,6 +81,8 @@ def move(request: ChatRequest) -> None:
             for name in ("max_tokens", "max_completion_tokens"):
                 if request.fields.get(name) == _UNLIMITED:
                     request.drop(name)
+            if request.text("tool_choice") == "any":
+                request.replace("tool_choice", b'"required"')
             _move_thinking(request)
     elif request.path in (MESSAGES, COUNT_TOKENS):
         _move_output_format(request)

@@ -75,6 +75,11 @@ def test_minus_one_is_no_limit_of_a_chats_tokens() -> None:
     assert moved(COMPLETIONS, {"max_tokens": -1}) == {"max_tokens": -1}, "without it, its default of 16 would apply"
 
 
+def test_mistrals_word_for_a_required_call_is_understood() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert moved(CHAT, {"tools": tools, "tool_choice": "any"}) == {"tools": tools, "tool_choice": "required"}
+
+
 @pytest.mark.parametrize("others", [{}, {"mood": "calm"}])
 def test_qwens_switch_for_thinking_is_moved_to_the_templates_variables(others: dict[str, Any]) -> None:
     before = {"enable_thinking": False} | ({"chat_template_kwargs": others} if others else {})
