@@ -140,12 +140,12 @@ FIELDS = {CHAT: "function.parameters", RESPONSES: "parameters", MESSAGES: "input
 def locate(request: ChatRequest, path: Path) -> tuple[str, Path]:
     """Map a path in the schema that vLLM built to the request's field with that schema, and the path in it."""
     choice = request.value("tool_choice")
-    if "tools" in request.fields and (request.requires_call() or _name(choice)):
+    if "tools" in request.fields and request.requires_call():
         if path[:2] == CALLS and path[3:5] == PARAMETERS:
-            return f"tools[{path[2]}].{FIELDS.get(request.path, '')}", path[5:]
-        if (index := _index(request, _name(choice))) is not None:
-            return f"tools[{index}].{FIELDS.get(request.path, '')}", path
+            return _field(request, _name(request.value("tools")[path[2]])), path[5:]
         return "tools", path
+    if "tools" in request.fields and _name(choice):
+        return _field(request, _name(choice)), path
     if request.path == RESPONSES and request.object("text").get("format"):
         return "text.format.schema", path
     if request.path == MESSAGES and "output_config" in request.fields:
@@ -167,8 +167,9 @@ def _name(choice: Any) -> str:
     return str((inner if isinstance(inner, dict) else choice).get("name") or "")
 
 
-def _index(request: ChatRequest, name: str) -> int | None:
-    for index, tool in enumerate(request.value("tools") or ()):
+def _field(request: ChatRequest, name: str) -> str:
+    """Return the field with the parameters of a function, in the tools as the client sent them."""
+    for index, tool in enumerate(request.given("tools") or ()):
         if isinstance(tool, dict) and _name(tool) == name:
-            return index
-    return None
+            return f"tools[{index}].{FIELDS.get(request.path, '')}"
+    return "tools"  # such as in a namespace

@@ -60,6 +60,8 @@ class ChatRequest:
         self._values: dict[str, Any] = {}
         self._items: dict[str, list[msgspec.Raw]] = {}
         self._turns: dict[str, list[Turn | None]] = {}
+        self._given: dict[str, msgspec.Raw] = {}
+        """The client's own values of fields that were replaced."""
         try:
             self.fields = _OBJECT.decode(body)
         except NOT_JSON as error:
@@ -87,6 +89,7 @@ class ChatRequest:
 
     def replace(self, name: str, value: bytes) -> None:
         """Replace the JSON value of a field."""
+        self._given.setdefault(name, self.fields.get(name, _NULL))
         self.fields[name] = msgspec.Raw(value)
         self._body = None
         self._values.pop(name, None)
@@ -147,6 +150,10 @@ class ChatRequest:
             except NOT_JSON as error:
                 raise _fault(error) from None
         return self._values[name]
+
+    def given(self, name: str) -> Any:
+        """Return the value of a field as the client sent it; None if it is absent."""
+        return msgspec.json.decode(self._given[name]) if name in self._given else self.value(name)
 
     def object(self, name: str) -> dict[str, Any]:
         """Return a field that is an object; empty if it is absent or something else, which vLLM refuses."""

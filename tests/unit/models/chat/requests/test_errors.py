@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from models.chat.requests import errors
-from models.chat.requests.request import ChatRequest
+from models.chat.requests import client_tools, errors, fields
+from models.chat.requests.request import RESPONSES, ChatRequest
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,35 @@ def test_the_field_and_the_code_of_an_error(path: str, error: dict[str, Any], ex
     request = ChatRequest(path, b'{"model": "m", "max_tokens": 5, "n": 2}')
     data = errors.add_param(json.dumps({"error": error}).encode(), request)
     assert json.loads(data) == {"error": expected}
+
+
+TOOLS = [
+    {"type": "web_search"},
+    {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "inner"}]},
+    {"type": "function", "name": "f"},
+]
+
+
+@pytest.mark.parametrize(
+    ("choice", "path", "expected"),
+    [
+        ("required", ("items", "anyOf", 1, "properties", "parameters", "type"), ("tools[2].parameters", ("type",))),
+        ("required", ("items", "anyOf", 0, "properties", "parameters", "type"), ("tools", ("type",))),
+        ({"type": "function", "name": "f"}, ("type",), ("tools[2].parameters", ("type",))),
+        (
+            {"type": "function", "name": "f"},
+            ("items", "anyOf", 9, "properties", "parameters"),
+            ("tools[2].parameters", ("items", "anyOf", 9, "properties", "parameters")),
+        ),
+    ],
+    ids=["any", "in a namespace", "named", "named, with a schema like that of a required call"],
+)
+def test_a_fault_in_a_schema_is_in_the_tool_as_the_client_sent_it(
+    choice: Any, path: errors.Path, expected: tuple[str, errors.Path]
+) -> None:
+    body = {"model": "m", "input": "x", "tools": TOOLS, "tool_choice": choice}
+    request = ChatRequest(RESPONSES, json.dumps(body).encode())
+    fields.check({RESPONSES: frozenset(body)}, request)
+    client_tools.translate(request)
+    assert len(request.value("tools")) == 2
+    assert errors.locate(request, path) == expected
