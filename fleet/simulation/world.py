@@ -175,13 +175,14 @@ class World:
                 self._desired.setdefault(name, {})[model] = self.traffic.gib[model]
 
     def add_placer(self) -> None:
-        """Add a second placer that knows the same epoch."""
-        first = self.placers[0]
+        """Add a further placer that knows the same epoch."""
+        first = next(placer for placer in self.placers if not placer.is_stopped)
         self.placers.append(SimPlacer(first.epoch, first.plan, first.demand.by_model, self.clock.now))
 
     def _place(self) -> None:
         self.clock.after(PLACE_EVERY, self._place)
-        for placer, front in zip(self.placers, self.fronts * 2, strict=False):
+        for number, placer in enumerate(self.placers):
+            front = self.fronts[number % len(self.fronts)]
             placer.demand.take(demand_of(front.table, self.clock.now), self.clock.now)
             if self.limits.is_away or placer.is_stopped:
                 continue

@@ -70,6 +70,21 @@ def test_under_any_fault_nothing_is_lost_or_counted_twice(name: str, monkeypatch
         assert figures.stopped_placers == 1
 
 
+def test_of_many_placers_one_remains() -> None:
+    faults = (*(SimFault("placers", 4.0 + number) for number in range(3)), SimFault("rack", 8.0))
+    world, figures = simulated(msgspec.structs.replace(SMALL, fronts=1, faults=faults))
+    assert figures.stopped_placers == 3
+    assert [placer.epoch for placer in world.placers if not placer.is_stopped] == [world.row.epoch]
+
+
+def test_a_further_placer_knows_the_epoch_of_one_that_places() -> None:
+    world = World(SMALL)
+    world.add_placer()
+    world.placers[0].is_stopped, world.placers[1].epoch = True, 7
+    world.add_placer()
+    assert world.placers[2].epoch == 7
+
+
 def test_equal_seeds_give_equal_figures_and_others_different_ones() -> None:
     scenario = msgspec.structs.replace(SMALL, seconds=10.0, faults=(SimFault("node", 3.0),))
     assert simulated(scenario)[1] == simulated(scenario)[1]
