@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.speech import windows
 from models.speech.model import APPEND, PREPEND, TimedSegment, place_words, shorten_words, split
-from models.speech.windows import RATE, Packer, join_stretches
+from models.speech.windows import RATE, Packer, Samples, join_stretches
 
 STRETCHES = st.lists(
     st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15
@@ -45,6 +46,44 @@ def test_windows_contain_all_speech_once_with_its_times(stretches: list[tuple[in
             assert window.time(place / RATE) == pytest.approx(original, abs=1e-2)
     for before, after in pairwise(windows):
         assert len(before.audio) + round(after.pieces[0].length * RATE) > most  # no window was closed too soon
+
+
+def test_a_silence_of_a_second_is_kept() -> None:
+    one, window = (0, RATE), 30 * RATE
+    assert join_stretches([one, (2 * RATE, 3 * RATE)], window) == [(0, 3 * RATE)]
+    assert join_stretches([one, (2 * RATE + 1, 3 * RATE)], window) == [one, (2 * RATE + 1, 3 * RATE)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stretches", "blocks"),
+    [
+        # the first window comes soon, the others once there are many or much was read
+        (200, [1], [(False, [1]), (True, [3])]),
+        (500, [1], [(False, [1]), (False, [5]), (True, [3])]),
+        (150, [20] * 12, [(False, [20] * 11), (False, [20] * 12), (True, [20] * 13)]),
+        (10, [], [(True, [])]),
+    ],
+    ids=["few", "few in a long recording", "many", "silence"],
+)
+def test_windows_of_a_recording_come_in_blocks(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, stretches: list[int], blocks: list[tuple[bool, list[int]]]
+) -> None:
+    """In each part of the recording are these stretches of speech, in seconds."""
+
+    class Voices:
+        def __init__(self, threshold: float, window: int) -> None:
+            self.begin = 0
+
+        def add(self, part: Samples, *, final: bool) -> list[tuple[int, Samples]]:
+            begin, self.begin = self.begin, self.begin + len(part)
+            return [(begin, np.zeros(length * RATE, dtype=np.float32)) for length in stretches]
+
+    monkeypatch.setattr(windows, "VoiceDetector", Voices)
+    silence = [np.zeros(2 * RATE, dtype=np.float32)] * (seconds // 2)
+    read = list(windows.read(silence, 0.5, 30 * RATE))  # type: ignore[arg-type]
+    assert [(block.final, [window.seconds for window in block.windows]) for block in read] == blocks
+    starts = [piece.start for block in read for window in block.windows for piece in window.pieces]
+    assert starts == [60.0 * number for number in range(seconds // 60 + 1) for _ in stretches]
 
 
 def test_segments_contain_all_text_of_the_window() -> None:
