@@ -2,6 +2,7 @@
 
 A call's arguments are JSON text in OpenAI's API. Clients that also speak to Ollama send them as an object. An image is
 an object with a `url`; clients of Mistral's API send the URL alone, and those of Ollama's the image's base64 alone.
+Clients of Mistral's API leave out the `type` of a call.
 
 `check` describes messages that are none, since vLLM's classes report every kind of message that they might have been.
 """
@@ -18,6 +19,9 @@ _MARKS = re.compile(
     rb'"name"\s*:\s*null|"arguments"\s*:\s*[{n]|"image_url"\s*:\s*"|"url"\s*:\s*"(?:iVBOR|/9j/|R0lG|UklGR)'
 )
 """Matches messages that need it. Inside a text the quotes would be escaped."""
+_CALLS, _FUNCTION, _TYPE = (
+    re.compile(mark) for mark in (rb'"tool_calls"', rb'"function"\s*:', rb'"type"\s*:\s*"function"')
+)
 _NONE, _NULL = msgspec.Raw(b"[]"), msgspec.Raw(b"null")
 _KINDS = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklGR": "webp"}
 """Kinds of images, by the beginning of their base64."""
@@ -50,12 +54,18 @@ def _fault(param: str, text: str) -> BadRequest:
 
 
 def complete(request: ChatRequest) -> None:
-    """Remove names that are null, and write arguments as text and images as objects with a URL."""
-    if _MARKS.search(memoryview(request.fields.get("messages", _NONE))) is None:
+    """Remove names that are null, add the type of calls, and write arguments as text and images as objects."""
+    raw = memoryview(request.fields.get("messages", _NONE))
+    if _MARKS.search(raw) is None and not _lacks_type(raw):
         return  # the usual case
     messages = request.value("messages")
     if isinstance(messages, list):
         request.replace("messages", msgspec.json.encode([_message(message) for message in messages]))
+
+
+def _lacks_type(raw: memoryview) -> bool:
+    """Whether some call has no type, as there are more functions than types."""
+    return _CALLS.search(raw) is not None and len(_FUNCTION.findall(raw)) > len(_TYPE.findall(raw))
 
 
 def _message(message: Any) -> Any:
@@ -85,6 +95,8 @@ def _url(text: str) -> str:
 
 
 def _call(call: Any) -> Any:
+    if isinstance(call, dict) and "function" in call and not call.get("type"):
+        call = {**call, "type": "function"}
     match call:
         case {"function": {"arguments": dict() | None as arguments} as function}:
             text = msgspec.json.encode(arguments or {}).decode()

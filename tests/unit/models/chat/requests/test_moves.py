@@ -87,8 +87,8 @@ def test_qwens_switch_for_thinking_is_moved_to_the_templates_variables(others: d
     assert moved(CHAT, before) == after
 
 
-def calling(arguments: Any) -> dict[str, Any]:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+def calling(arguments: Any, kind: Any = {"type": "function"}) -> dict[str, Any]:  # noqa: B006
+    call = {"id": "1", **kind, "function": {"name": "f", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
@@ -99,6 +99,9 @@ def calling(arguments: Any) -> dict[str, Any]:
         (calling({"state": "on"}), calling('{"state":"on"}')),
         (calling(None), calling("{}")),
         (calling({}), calling("{}")),
+        (calling("{}", kind={}), calling("{}")),
+        (calling("{}", kind={"type": ""}), calling("{}")),
+        (calling("{}", kind={"type": "custom"}), calling("{}", kind={"type": "custom"})),
         (calling('{"name": null, "arguments": {}}'), calling('{"name": null, "arguments": {}}')),
         ({"role": "user", "name": None, "tool_calls": ["odd", {}]}, {"role": "user", "tool_calls": ["odd", {}]}),
     ],
