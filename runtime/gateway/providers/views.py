@@ -97,6 +97,8 @@ class Providers:
 
     def measure(self) -> None:
         """Update the gauges before they are exported."""
+        self._metrics.provider_running.clear()  # without the providers that are gone
+        self._metrics.provider_state.clear()
         for upstream in self._index.upstreams.values():
             id_ = upstream.provider.id
             self._metrics.provider_running.labels(id_).set(upstream.running)

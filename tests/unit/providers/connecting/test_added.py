@@ -1,6 +1,7 @@
 """Providers added over HTTP are served at once and after a restart, and nothing reveals their keys."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,16 @@ async def test_a_broken_file_leaves_out_only_its_provider(tmp_path: Path) -> Non
     index = ProviderIndex(gateway.names, (), lambda *_: None)
     ProviderStore(folder, gateway.names, index).open()
     assert list(index.upstreams) == ["two"]
+
+
+async def test_metrics_have_only_the_providers_that_are_served(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
+    async with asking_as(gateway, CALLER) as client:
+        for name in ("one", "two"):
+            body = definition(models=[{"name": "m"}])
+            assert (await client.put(f"/v1/providers/{name}", json=body)).status_code == 201
+        for present in (["one", "two"], ["two"]):
+            text = (await client.get("/metrics")).text
+            for series in ("provider_running", "provider_breaker"):
+                assert sorted(set(re.findall(rf'roundhouse_{series}\{{.*provider="(\w+)"', text))) == present
+            await client.delete("/v1/providers/one")
