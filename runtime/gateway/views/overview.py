@@ -269,8 +269,11 @@ def _render(
             (metrics.device_busy, busy),
             (metrics.device_total, machine_total(device, budget)),
         ):
-            if value is not None:
-                gauge.labels(budget.device if device.kind == "cuda" else device.name).set(value)
+            name = budget.device if device.kind == "cuda" else device.name
+            if value is None:  # such as of a lost GPU
+                gauge.remove_by_labels({"device": name})
+            else:
+                gauge.labels(name).set(value)
     return encode(metrics.registry)
 
 

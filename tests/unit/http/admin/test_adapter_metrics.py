@@ -8,6 +8,7 @@ import pytest
 from registry.catalog import Catalog
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe, Version
+from runtime.gateway.views import overview
 from runtime.gateway.views.facts import AdapterFacts
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -88,3 +89,14 @@ def test_probes_of_a_digest_count_for_all_its_versions(gateway: FakeGateway) -> 
     gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a")])
     assert list(facts.probes("sha256:" + "a" * 64)) == [None]
     assert list(facts.probes("sha256:" + "b" * 64)) == []
+
+
+async def test_a_device_that_is_lost_has_no_memory_in_use(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for used, busy in ((7, 0.5), (None, None)):
+        monkeypatch.setattr(overview, "used_of", lambda *_, at=(used, busy): at)
+        text = await scrape(gateway)
+        assert ("roundhouse_device_memory_used_bytes{" in text) == (used is not None)
+        assert ("roundhouse_device_utilization_ratio{" in text) == (busy is not None)
+        assert "roundhouse_device_memory_total_bytes{" in text
