@@ -40,7 +40,7 @@ class Turn(msgspec.Struct):
     role: Any = None
     content: msgspec.Raw = _NULL
     output: msgspec.Raw = _NULL
-    """Of a tool, in Responses."""
+    """Result of a tool, in Responses."""
 
 
 _TURN = msgspec.json.Decoder(Turn)

@@ -54,7 +54,7 @@ def test_many_informational_responses_break_the_connection(run: Run) -> None:
 
 
 @both
-def test_a_connection_is_closed_after_too_many_bytes_even_if_nobody_reads_them(run: Run) -> None:
+def test_a_connection_is_closed_after_too_many_unread_bytes(run: Run) -> None:
     async def receive() -> str:
         cut = asyncio.Event()
 
