@@ -16,7 +16,7 @@ from registry.bounds import Bounds
 from runtime.http.guard import protocol
 from runtime.http.guard.layers import SIGN_IN_BYTES, raise_file_limit
 from runtime.http.guard.protocol import GuardedConnection
-from tests.unit.guard.serving import HOST, INTERIM, JSON, PATIENCE, Wire, served
+from tests.unit.guard.serving import HOST, INTERIM, JSON, PATIENCE, Served, Wire, served
 
 CHAT = b"/v1/chat/completions"
 BODY = b'{"model": "chat", "messages": []}'
@@ -111,6 +111,41 @@ async def test_slow_headers_are_ended(tmp_path: Path) -> None:
             answer = await wire.answer()
             assert (answer.status, answer.error()["code"]) == (408, "request_timeout")
             wire.close()
+
+
+async def test_nothing_after_a_refusal_begins_a_request(tmp_path: Path) -> None:
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(REQUESTED[:40])
+        connection = await only_connection(server)
+        async with asyncio.timeout(PATIENCE):
+            while not connection._begun:
+                await asyncio.sleep(0.01)
+        connection._over()  # as its timer does
+        assert (await wire.answer()).status == 408
+        connection.data_received(REQUESTED[40:])
+        assert connection.cycle is None
+        wire.close()
+
+
+async def test_the_time_for_headers_ends_with_them(tmp_path: Path) -> None:
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        timer = (await only_connection(server))._deadline
+        assert timer is not None
+        await wire.send(READ + b"\r\n")
+        assert (await wire.answer()).status == 200
+        assert timer.cancelled()
+        wire.close()
+
+
+async def only_connection(server: Served) -> GuardedConnection:
+    async with asyncio.timeout(PATIENCE):
+        while not (connections := tuple(server.server.server_state.connections)):
+            await asyncio.sleep(0.01)
+    (connection,) = connections
+    assert isinstance(connection, GuardedConnection)
+    return connection
 
 
 async def test_a_connection_without_a_request_is_closed(tmp_path: Path) -> None:
@@ -282,11 +317,7 @@ async def test_bytes_that_are_no_http_get_one_error_however_many_they_are(tmp_pa
     """The parser refuses them, and they are more than headers may be."""
     async with served(tmp_path, header_seconds=PATIENCE) as server:
         wire = await server.connect()
-        async with asyncio.timeout(PATIENCE):
-            while not (connections := tuple(server.server.server_state.connections)):
-                await asyncio.sleep(0.01)
-        (connection,) = connections
-        assert isinstance(connection, GuardedConnection)
+        connection = await only_connection(server)
         connection.data_received(b"hello" * 20_000)
         assert (await wire.answer()).error()["code"] == "invalid_http"
         assert await wire.ended() == b""
@@ -386,11 +417,8 @@ async def test_an_unread_answer_does_not_keep_a_closed_connection(
     async with served(tmp_path, keep_alive=0.05, header_seconds=PATIENCE, unread_seconds=PATIENCE) as server:
         wire = await server.connect(limit=1024)
         await wire.send(ask * 200)
+        connection = await only_connection(server)
         async with asyncio.timeout(PATIENCE):
-            while not (connections := tuple(server.server.server_state.connections)):
-                await asyncio.sleep(0.01)
-            (connection,) = connections
-            assert isinstance(connection, GuardedConnection)
             size = before = 0
             while size == 0 or size != before:  # until the system's buffers are full, too
                 await asyncio.sleep(0.1)

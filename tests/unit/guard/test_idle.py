@@ -30,6 +30,9 @@ def test_the_longest_idle_connection_of_an_address_is_closed_and_then_of_all() -
     idle.add(c1, "c")
     assert gone == ["a2", "a1"]
     assert len(idle) == 4
+    for one in (a3, b1, b2, c1):
+        idle.remove(one)
+    assert not idle._by_address, "it keeps nothing of addresses without connections"
 
 
 def test_removing_a_connection_that_is_not_idle_has_no_effect() -> None:
