@@ -125,7 +125,7 @@ class _Rooms:
         count = LimitMetrics(self.metrics).count
         merged = sizes_of_merged(settings.data_dir / MERGED)
         self.shared_limits = None if settings.fleet is None else _shared_limits()
-        self.limiter = Limiter(count, source=self.shared_limits)
+        self.limiter = Limiter(count, wall=lambda: self.ledger.clock(), source=self.shared_limits)
         self.storage_limiter = StorageLimiter(count, merged=merged)
         self.queue_limiter = QueueLimiter(count)
         self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter, self.queue_limiter)

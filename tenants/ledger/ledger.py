@@ -29,7 +29,7 @@ class Ledger:
         self._writer: LedgerWriter | None = None
         self.database: Database | None = None
         self.clock: Callable[[], float] = time.time
-        """Seconds since the epoch, for the times of rows."""
+        """Seconds since the epoch, for the times of rows and the periods of budgets."""
 
     @property
     def is_enabled(self) -> bool:

@@ -1,7 +1,6 @@
 """Reloads the limits of a running server after each change."""
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from tenants.ledger.ledger import Ledger
@@ -40,5 +39,5 @@ class LimitLoader:
             return
         with self.limiter.collecting():
             await self._ledger.flush()
-            history = await asyncio.to_thread(history_of, database, new, zones, time.time())
+            history = await asyncio.to_thread(history_of, database, new, zones, self._ledger.clock())
             self.limiter.replace(limits, zones, history.recent, history.spent)

@@ -12,9 +12,9 @@ from registry.base.heap import CollectionLog
 from registry.errors import Unavailable
 from registry.recipes.loading import Documents, load_recipes
 from runtime.config import logs
-from runtime.config.device import Device
+from runtime.config.device import NO_DEVICE, Device
 from runtime.config.settings import Settings
-from runtime.gateway.opening import open_gateway
+from runtime.gateway.opening import _Rooms, open_gateway
 from runtime.residency.policy import NO_LIMIT
 from runtime.server import api_process
 from runtime.server.api_process import ApiProcess
@@ -54,6 +54,14 @@ async def test_half_finished_files_of_a_killed_server_are_removed_at_the_start(t
     settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path / "run", prewarm=False, watch=False)
     async with open_gateway(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100)):
         assert not any(half.exists() for half in halves)
+
+
+def test_periods_of_budgets_are_by_the_ledgers_clock(tmp_path: Path) -> None:
+    """In a fleet that is the database's."""
+    settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run")
+    rooms = _Rooms(settings, Documents(), NO_DEVICE)
+    rooms.ledger.clock = lambda: 7.0
+    assert rooms.limiter._wall() == 7.0
 
 
 async def test_a_start_that_fails_at_the_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

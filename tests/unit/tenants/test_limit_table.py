@@ -213,6 +213,19 @@ async def test_a_new_budget_counts_a_request_whose_end_the_ledger_was_yet_to_wri
     assert limiter.levels(Caller("search"), "m")[Kind.MONTH].remaining == 70
 
 
+async def test_a_new_budget_counts_the_ledgers_period_even_if_this_machines_clock_is_wrong(
+    database: Database, table: KeyTable, tmp_path: Path
+) -> None:
+    ended, ledger = entry("a", NOW), Ledger(tmp_path)
+    LedgerTable(database, "s").write([ended], [done(ended, 0, 30)])
+    table.create_team("search")
+    LimitTable(database).set(Limit("", "team", "search", Kind.MONTH, 100))
+    ledger.clock = lambda: NOW + 60
+    limiter = Limiter(wall=ledger.clock)
+    await LimitLoader(limiter, ledger).read(database)
+    assert limiter.levels(Caller("search"), "m")[Kind.MONTH].remaining == 70
+
+
 async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(
     database: Database, table: KeyTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
