@@ -410,6 +410,21 @@ def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("folder", "id_"), [("/llama", "llama"), ("/models/final", "final"), ("/", "model"), ("/" + "a" * 200, "a" * 128)]
+)
+def test_a_folder_gives_an_id_even_if_its_name_says_little(folder: str, id_: str) -> None:
+    assert proposed_id(PathSource(path=folder)) == id_
+
+
+def test_a_revision_is_named_once_and_only_for_a_hub() -> None:
+    for text in ("org/name", "org/name@v1"):
+        assert parse_source(text, "v1") == HubSource(hub="org/name", revision="v1")
+    for text, words in (("org/name@v2", "Name the revision once"), ("/a/b", "Only a hub's repository has a revision")):
+        with pytest.raises(BadRequest, match=words):
+            parse_source(text, "v1")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("llama3.2", "Ollama's library"),

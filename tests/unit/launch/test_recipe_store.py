@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.recipe_store import RecipeStore, arrange, recipe_text
+from launch.proposal.draft import DraftValue
+from launch.recipe_store import RecipeStore, StoredRecipes, arrange, changed, plain, recipe_text
 from registry.catalog import Catalog
 from registry.errors import NotFound, Unavailable
 from registry.recipes.definition import Recipe
+from registry.recipes.loading import parse_recipe
 
 
 def recipe(id_: str, version: int = 1, aliases: tuple[str, ...] = (), **residency: object) -> Recipe:
@@ -33,6 +35,50 @@ def test_a_stored_recipe_is_read_and_removed(tmp_path: Path) -> None:
     shelf.remove("org/Name:7b", [1])
     assert shelf.read().recipes == both[1:]
     assert (tmp_path / "recipes").stat().st_mode & 0o777 == 0o700
+
+
+TEXT = """\
+# from a hub?
+# from the source's name
+id: m
+version: 1
+task: chat
+source: {hub: org/m, revision: main}
+engine: {name: vllm}
+# kv_cache: 8 requests of 4,096
+memory: {kv_cache: 512MiB, overhead: 1000001}
+# max_requests: requests at once
+batching: {max_requests: 32}
+residency: {pin: true}
+"""
+
+
+def test_a_recipes_text_has_chosen_values_with_their_reasons_and_no_other_defaults() -> None:
+    one = Recipe.model_validate(
+        {
+            "id": "m", "version": 1, "task": "chat", "source": {"hub": "org/m", "revision": "main"},
+            "engine": {"name": "vllm"}, "memory": {"kv_cache": "512MiB", "overhead": 1_000_001},
+            "residency": {"pin": True},
+        }
+    )  # fmt: skip
+    choices = [
+        DraftValue("id", "m", "from the source's name"),
+        DraftValue("memory.kv_cache", "512MiB", "8 requests\nof 4,096"),
+        DraftValue("batching.max_requests", 32, "requests at once"),
+    ]
+    assert recipe_text(one, choices, ["from a hub\x07"]) == TEXT
+    assert parse_recipe(TEXT, "m@1.yaml") == one
+    assert changed(plain(one), {**plain(one), "memory": {"kv_cache": "1MiB"}}) == ["memory.kv_cache", "memory.overhead"]
+
+
+def test_other_files_in_the_folder_are_no_recipes(tmp_path: Path) -> None:
+    shelf = RecipeStore(tmp_path)
+    keep(shelf, recipe("a"))
+    for name in ("notes.txt", ".b@1.yaml"):
+        (tmp_path / name).write_text("id: b\n")
+    assert shelf.read() == StoredRecipes((recipe("a"),), ())
+    shelf.remove("a", [1, 7])
+    assert shelf.read() == StoredRecipes((), ())
 
 
 def test_a_half_written_file_of_a_dead_server_is_ignored(tmp_path: Path) -> None:
@@ -76,16 +122,18 @@ def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch
 def test_the_highest_version_is_current_and_the_others_stay_by_their_number() -> None:
     found = arrange([recipe("a", 2)], [recipe("a", 1), recipe("a", 3, ("x",), pin=True, preload=True), recipe("b")])
     assert [(one.id, one.version) for one in found.recipes] == [("a", 3), ("b", 1), ("a@1", 1), ("a@2", 2)]
-    former = next(
-        one for one in arrange([], [recipe("a", 1, ("y",), pin=True), recipe("a", 2)]).recipes if one.is_former
-    )
-    assert (former.id, former.aliases, former.residency.pin) == ("a@1", (), False)
+    stored = [recipe("a", 1, ("y",), pin=True, preload=True), recipe("a", 2)]
+    former = next(one for one in arrange([], stored).recipes if one.is_former)
+    assert (former.id, former.aliases) == ("a@1", ())
+    assert (former.residency.pin, former.residency.preload) == (False, False), "it is loaded on demand"
 
 
 def test_the_operators_own_files_win_where_both_have_something() -> None:
     found = arrange([recipe("a", 1, ("x",))], [recipe("a", 1, ("z",)), recipe("b", 1, ("x", "y"))])
     assert [(one.id, one.aliases) for one in found.recipes] == [("a", ("x",)), ("b", ("y",))]
     assert "'b' is served without its alias x" in found.notes[0]
+    both = arrange([], [recipe("a", 1, ("x",)), recipe("b", 1, ("x",))])
+    assert [(one.id, one.aliases) for one in both.recipes] == [("a", ("x",)), ("b", ())]
 
 
 def test_names_with_a_version_mean_that_version() -> None:
