@@ -82,7 +82,7 @@ CHANGING = frozenset((
     "beam_size", "best_of", "clip_timestamps", "compression_ratio_threshold", "condition_on_previous_text",
     "diarization", "diarize", "frequency_penalty", "initial_prompt", "known_speaker_names", "lang",
     "length_penalty", "log_prob_threshold", "logprob_threshold", "max_speakers", "min_p", "min_speakers",
-    "no_repeat_ngram_size", "no_speech_threshold", "num_speakers", "patience", "presence_penalty",
+    "no_repeat_ngram_size", "no_speech_threshold", "num_speakers", "offset_t", "patience", "presence_penalty",
     "repetition_penalty", "suppress_tokens", "task", "to_language", "top_k", "top_p", "translate",
     "word_timestamps",
 ))  # fmt: skip
@@ -95,7 +95,7 @@ INSTEAD: Mapping[str, str] = {
 }  # fmt: skip
 """Advice on fields that have another name here."""
 NO, YES = ("false", "0"), ("true", "1")
-DEFAULTS: Mapping[str, Sequence[str]] = dict.fromkeys(("diarization", "diarize", "word_timestamps"), NO)
+DEFAULTS: Mapping[str, Sequence[str]] = dict.fromkeys(("diarization", "diarize", "offset_t", "word_timestamps"), NO)
 """Values with which those fields have no effect. For `task` and `translate` it is the path's own task."""
 
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]

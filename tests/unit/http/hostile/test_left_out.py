@@ -103,7 +103,7 @@ async def test_a_field_that_would_change_the_answer_is_refused_by_name(client: h
         ("/rerank", {"truncation_side": "right"}),
         ("/score", {"truncation_side": "right"}),
         ("/embed", {"modality": "text"}),
-        (SPEECH, {"diarize": "False", "word_timestamps": "0", "task": "transcribe"}),
+        (SPEECH, {"diarize": "False", "word_timestamps": "0", "offset_t": "0", "task": "transcribe"}),
         (SPEECH, {"translate": "false", "diarization": "false", "timestamp_granularities[]": "segment"}),
     ],
 )
@@ -153,6 +153,7 @@ async def test_a_field_with_another_name_here_is_refused_with_that_name(
         ("/rerank", "truncation_side", "left"),
         ("/score", "truncation_side", "left"),
         (SPEECH, "diarize", "true"),
+        (SPEECH, "offset_t", "30000"),
         (SPEECH, "diarization", "true"),
     ],
 )
