@@ -1,7 +1,7 @@
 """Turn Anthropic's plain-text documents and search results into text blocks.
 
-vLLM supports neither: it refuses them in a message, and silently leaves them out of a tool's result. PDFs, and blocks
-with citations switched on, are refused here.
+vLLM supports neither: it refuses them in a message, and silently leaves them out of a tool's result, as it does with
+blocks of unknown types. PDFs, blocks with citations switched on, and unknown ones in a tool's result are refused here.
 """
 
 import re
@@ -13,13 +13,19 @@ import msgspec
 from models.chat.requests.request import ChatRequest
 from registry.errors import BadRequest
 
-_MARK, _NONE = re.compile(rb'"(document|search_result)"'), msgspec.Raw(b"[]")
+_IN_RESULT = ("text", "image", "tool_reference")
+"""Types of blocks that vLLM reads in a tool's result."""
+_PLAIN = (*_IN_RESULT, "tool_use", "tool_result", "thinking", "redacted_thinking", "base64", "url", "ephemeral")
+_MARK = re.compile(rb'"type"\s*:\s*"(?!(?:' + "|".join(_PLAIN).encode() + rb')")')
+"""Matches messages with other types. Inside a text the quotes would be escaped."""
+_NONE = msgspec.Raw(b"[]")
 
 
 def write_out(request: ChatRequest) -> None:
     """Replace each document and search result in the messages by its text.
 
-    Raises BadRequest for one whose text is not in the request, or that the answer should cite.
+    Raises BadRequest for one whose text is not in the request, or that the answer should cite, and for other blocks
+    that vLLM would leave out.
     """
     if _MARK.search(memoryview(request.fields.get("messages", _NONE))) is None:
         return  # the usual case
@@ -42,9 +48,16 @@ def _with_content(holder: Any, at: str, write: Callable[[Any, str], Any]) -> Any
 def _block(block: Any, at: str) -> Any:
     match block:
         case {"type": "tool_result"}:  # results hold no results, and ones nested a thousand times would end this
-            return _with_content(block, at, _written)
+            return _with_content(block, at, _in_result)
         case _:
             return _written(block, at)
+
+
+def _in_result(block: Any, at: str) -> Any:
+    written = _written(block, at)
+    if isinstance(written, dict) and written.get("type") not in _IN_RESULT:
+        raise _refusal(f"{at}.type", f"send one of {', '.join(_IN_RESULT)}.")
+    return written
 
 
 def _written(block: Any, at: str) -> Any:

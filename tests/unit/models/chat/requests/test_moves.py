@@ -185,15 +185,15 @@ def test_other_documents_are_refused_also_in_the_result_of_a_tool(block: Any, fi
     assert refused.value.param == f"messages[0].content[1]{'.content[0]' if inside else ''}.{field}"
 
 
-def test_results_of_tools_within_each_other_are_left_as_they_are() -> None:
+def test_results_of_tools_within_each_other_are_refused() -> None:
     """Hundreds of them, which the JSON may hold, would be too deep to be written out."""
     block = '{"type": "document"}'
     for _ in range(400):
         block = f'{{"type": "tool_result", "content": [{block}]}}'
     body = f'{{"messages": [{{"role": "user", "content": [{block}]}}]}}'.encode()
-    request = ChatRequest(MESSAGES, body)
-    moves.move(request)
-    assert request.body == body
+    with pytest.raises(BadRequest) as refused:
+        moves.move(ChatRequest(MESSAGES, body))
+    assert refused.value.param == "messages[0].content[0].content[0].type"
 
 
 @pytest.mark.parametrize("field", ["content", "output"])
@@ -204,6 +204,14 @@ def test_images_in_the_input_of_a_response_get_the_default_detail(field: str, mi
     body = moved(RESPONSES, {"model": "m", "input": items})
     whole = [image | {"detail": "auto"}, image | {"detail": "low"}, TEXT]
     assert body["input"] == [{"call_id": "1", field: whole}, *items[1:]]
+
+
+@pytest.mark.parametrize("block", [{"type": "resource", "text": "a"}, {"text": "a"}])
+def test_blocks_that_vllm_would_leave_out_of_a_tools_result_are_refused(block: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [TEXT, block]}
+    with pytest.raises(BadRequest, match="send one of text, image, tool_reference") as refused:
+        moved(MESSAGES, {"model": "m", "messages": [{"role": "user", "content": [result, {"type": "odd"}]}]})
+    assert refused.value.param == "messages[0].content[0].content[1].type"
 
 
 def test_answers_in_the_input_of_a_response_get_their_type() -> None:
