@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from models.messages import MemoryFootprint
 from models.sources.resolve import digest
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Prices, Recipe
@@ -52,6 +53,17 @@ async def test_an_absent_model_gets_its_new_recipe_at_once(world: World) -> None
     assert exchange(world, "a") == ["a"]
     entry = world.manager.get("a")
     assert (entry.recipe.version, entry.path, world.queues["a"].recipe.version) == (2, Path("new"), 2)
+
+
+async def test_a_new_recipe_does_not_keep_what_was_measured_of_the_old_one(world: World) -> None:
+    entry = world.manager.get("a")
+    entry.after_load, entry.margin, entry.slept = 5, 3, MemoryFootprint(device_bytes=1, host_bytes=2)
+    entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = 1.0
+    entry.broken = EngineFailed("no files")
+    entry.fail(entry.broken)
+    assert exchange(world, "a") == ["a"]
+    assert (entry.after_load, entry.margin, entry.slept, entry.broken, entry.failures) == (0, 0, None, None, [])
+    assert (entry.measured_first_sleep, entry.measured_sleep, entry.measured_wake) == (None, None, None)
 
 
 async def test_an_unused_model_is_unloaded_and_loaded_with_its_new_recipe(world: World) -> None:

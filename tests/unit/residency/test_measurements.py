@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,27 @@ def test_measurements_are_not_used_for_other_recipes_or_devices(state: State) ->
     apply_history(other, load_history(other.recipe, state, replace(GPU, label="NVIDIA A100")))
     assert (other.needed, other.slept, other.measured_sleep) == (150, None, None)
     assert other.measured_first_sleep is None
+
+
+def test_measurements_of_any_of_the_servers_devices_are_used(state: State) -> None:
+    live_once(state)
+    both: Any = SimpleNamespace(kind="cuda", budgets=[SimpleNamespace(label=label) for label in ("other", GPU.label)])
+    again = entry()
+    apply_history(again, load_history(again.recipe, state, both))
+    assert (again.needed, again.measured_wake) == (100, 0.5)
+
+
+def test_host_memory_that_was_not_measured_stays_estimated(state: State) -> None:
+    live_once(state)
+    history = load_history(entry().recipe, state, GPU)
+    assert history.measured is not None
+    for unknown in (
+        replace(history, measured=replace(history.measured, host_bytes=None)),
+        replace(history, beside_gpu=False),
+    ):
+        again = entry()
+        apply_history(again, unknown)
+        assert (again.needed, again.host_needed) == (100, 50)
 
 
 def test_plans_use_measurements(state: State) -> None:
