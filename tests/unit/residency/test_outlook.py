@@ -35,6 +35,13 @@ def test_each_replica_has_its_own_victims_and_slot() -> None:
     assert [one.verdict for one in plans] == ["load", "load", "wait"]
 
 
+def test_each_replica_has_its_own_added_slot() -> None:
+    plans = plan_all(Snapshot(FOUR, (), 1, NOW, slots_addable=2), needs(60, replicas=4))
+    assert [(one.verdict, one.adds_slot) for one in plans] == [
+        ("load", False), ("load", True), ("load", True), ("wait", False),
+    ]  # fmt: skip
+
+
 def test_a_resident_replica_needs_nothing() -> None:
     first = resident("new", devices=("cuda:0",), bytes=60)
     plans = plan_all(Snapshot(FOUR, (first,), 1, NOW), needs(60))
