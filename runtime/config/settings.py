@@ -294,7 +294,8 @@ class Settings(BaseSettings):
     body_seconds: float = 60.0
     """Time to send a body, plus a second for each `min_rate` bytes."""
     unread_seconds: float = 60.0
-    """Longest time that a client may leave an answer unread before it is cut off."""
+    """Longest time that a client may leave an answer unread before it is cut off. Of a long one it has to read at least
+    8 MiB in this time."""
     keep_alive: float = 75.0
     """Longest idle time of a connection between two requests."""
     drain_seconds: Annotated[float, TIMES] = Field(

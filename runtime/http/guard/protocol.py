@@ -11,7 +11,8 @@ this project uses are here, and tests/unit/guard/test_uvicorn_pin.py guards them
 | idle after an answer                     | uvicorn's keep-alive | closed                                  |
 | half closed after a refusal or last      | `LINGER`             | closed; further data is dropped         |
 |   answer, while a body still arrives     |                      |                                         |
-| its client reads the answer too slowly   | `unread_seconds`     | aborted; the work is cancelled          |
+| its client reads less of the answer than | `unread_seconds`     | aborted; the work is cancelled          |
+|   all that is sent, and than `SLOWEST`   |                      |                                         |
 | closed, with bytes left unread           | `LINGER`             | aborted                                 |
 | half closed by a client that still waits | the answer           | closed; see `_probe`                    |
 | half closed during or after a request    |                      | closed                                  |
@@ -37,6 +38,8 @@ from runtime.http import errors as http_errors
 log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
 """Seconds for a refused client to read the error. An immediate close could discard it while the client sends."""
+SLOWEST = 8 << 20
+"""Bytes of a long answer that a client has to read in each `unread_seconds`, about 1 Mbit/s."""
 _HEADER_MARKS = len(b": \r\n")
 LARGE = 2**14
 """Bodies of at least this many bytes are not copied to be sent together with the head."""
@@ -193,15 +196,25 @@ class GuardedConnection(HttpToolsProtocol):
         """Called when the system's buffers and ours are full."""
         super().pause_writing()
         if self._unsent is None:
-            self._unsent = self.loop.call_later(self._bounds.unread_seconds, self._cut)
+            self._unsent = self._cut_later()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._unsent is not None:
             self._unsent.cancel()
             self._unsent = None
+        if self.transport.is_closing():
+            self._unsent = self._cut_later()
 
-    def _cut(self) -> None:
+    def _cut_later(self) -> asyncio.TimerHandle:
+        """Cut the answer in `unread_seconds`, unless the client has read enough of it by then."""
+        left = self.transport.get_write_buffer_size()
+        return self.loop.call_later(self._bounds.unread_seconds, self._cut, left)
+
+    def _cut(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() <= before - SLOWEST:
+            self._unsent = self._cut_later()
+            return
         log.warning("an answer was cut: its client did not read it", extra={"seconds": self._bounds.unread_seconds})
         self.transport.abort()
 
@@ -274,7 +287,8 @@ class GuardedConnection(HttpToolsProtocol):
             return
         if self.transport.is_closing():
             self._disarm()
-            self._deadline = self.loop.call_later(self._bounds.unread_seconds, self.transport.abort)
+            if self._unsent is None:
+                self._unsent = self._cut_later()
             return
         self._wait()
         if self._begun:  # the unread rest of a body

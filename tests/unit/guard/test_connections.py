@@ -409,6 +409,29 @@ async def test_an_unread_stream_is_cut_and_its_lease_returned(tmp_path: Path) ->
         wire.close()
 
 
+@pytest.mark.parametrize("close", [b"", b"Connection: close\r\n"])
+async def test_a_long_answer_is_not_cut_while_its_client_reads(
+    tmp_path: Path, close: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many vectors are sent in one piece, which may take a slow network minutes."""
+    monkeypatch.setattr("runtime.http.guard.protocol.SLOWEST", 2**20)
+    body, text = b'{"model": "chat", "messages": []}', b"a" * 2**23
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + close + b"Content-Length: %d\r\n\r\n" % len(body)
+    async with served(tmp_path, unread_seconds=PATIENCE) as server:
+        server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=text))
+        wire = await server.connect(limit=1024)
+        await wire.send(head + body)
+        connection = await only_connection(server)
+        async with asyncio.timeout(PATIENCE):
+            while (left := connection.transport.get_write_buffer_size()) < 2**21:
+                await asyncio.sleep(0.01)
+        connection._cut(left + 2**20)
+        assert (await wire.answer()).body == text
+        connection._cut(2**20 - 1)
+        assert connection.transport.is_closing()
+        wire.close()
+
+
 async def test_an_unread_answer_does_not_keep_a_closed_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
