@@ -63,6 +63,11 @@ class Tier(StrEnum):
     DISK = "disk"
 
 
+def _listed(value: object) -> object:
+    """Return a single text as a list, as requests may have it."""
+    return [value] if isinstance(value, str) else value
+
+
 def _is_range(value: str) -> str:
     try:
         SpecifierSet(value)
@@ -360,7 +365,7 @@ class Recipe(Strict):
         max_length=65536,
         description="chat: the system message of requests that have none, for the model and its adapters",
     )
-    stop: tuple[Text, ...] = Field(
+    stop: Annotated[tuple[Text, ...], BeforeValidator(_listed)] = Field(
         default=(),
         max_length=16,
         description="chat: texts that end an answer, for requests that name none, for the model and its adapters",

@@ -114,6 +114,8 @@ def test_only_embedding_models_cut_their_inputs(write: Write) -> None:
 def test_only_chat_models_have_a_system_message_and_stop_sequences(write: Write) -> None:
     loaded = load_recipes(write(GOOD.format("a") + "system: Be brief.\nstop: ['User:', '###']\n"))[0]
     assert (loaded.system, loaded.stop) == ("Be brief.", ("User:", "###"))
+    assert load_recipes(write(GOOD.format("a") + "stop: '###'\n"))[0].stop == ("###",)
+    assert faults(write(GOOD.format("a") + "stop: ''\n")) == ["r.yaml:6: 'stop[0]' is empty; write its text"]
     for more, stated in (
         ("system: Be brief.", "'system': only task chat has a system message; leave 'system' out"),
         ("stop: ['###']", "'stop': only task chat ends its answers at a text; leave 'stop' out"),
