@@ -32,7 +32,8 @@ def defaults(recipe: Recipe, path: str, body: Mapping[str, Any]) -> dict[str, An
 def _system(text: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     match path:
         case "/v1/messages" | "/v1/messages/count_tokens":
-            return {"system": text} if body.get("system") is None else {}
+            own = body.get("system") is not None or _has_system(body.get("messages"))
+            return {} if own else {"system": text}
         case "/v1/responses":
             # not as `instructions`, which the answer repeats
             turns = body.get("input")
@@ -46,8 +47,12 @@ def _system(text: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _before(name: str, turns: object, text: str) -> dict[str, Any]:
-    if not isinstance(turns, list):
-        return {}
-    if any(isinstance(turn, dict) and turn.get("role") in SYSTEM_ROLES for turn in turns):
+    if not isinstance(turns, list) or _has_system(turns):
         return {}
     return {name: [{"role": "system", "content": text}, *turns]}
+
+
+def _has_system(turns: object) -> bool:
+    return isinstance(turns, list) and any(
+        isinstance(turn, dict) and turn.get("role") in SYSTEM_ROLES for turn in turns
+    )

@@ -44,6 +44,7 @@ async def engine_body(folder: Path, path: str, body: dict[str, Any], **changes: 
         ("/v1/completions", {"prompt": "hi"}, {"prompt": "hi", "stop": STOP}),
         (MESSAGES, {"messages": [HI]}, {"system": "Be brief.", "messages": [HI], "stop_sequences": STOP}),
         (MESSAGES, {"messages": [HI], "system": "", "stop_sequences": ["x"]}, {"system": "", "stop_sequences": ["x"]}),
+        (MESSAGES, {"messages": [OWN, HI]}, {"system": None, "messages": [OWN, HI], "stop_sequences": STOP}),
         ("/v1/messages/count_tokens", {"messages": [HI]}, {"system": "Be brief.", "messages": [HI]}),
         (RESPONSES, {"input": "hi"}, {"input": [SYSTEM, HI], "stop": STOP}),
         (RESPONSES, {"input": [HI]}, {"input": [SYSTEM, HI]}),
