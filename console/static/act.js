@@ -35,7 +35,7 @@ export const ms = (seconds) =>
 export function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (bytes >= 1024 && unit < 4) { bytes /= 1024; unit += 1; }
+  while (Math.round(bytes * 10) >= 10240 && unit < 4) { bytes /= 1024; unit += 1; } // what rounds to 1024.0 is 1.0 of the next
   return `${bytes.toFixed(unit ? 1 : 0)} ${units[unit]}`;
 }
 

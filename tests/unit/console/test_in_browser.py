@@ -79,6 +79,15 @@ async def test_an_invalid_weight_is_reported_and_a_new_team_can_have_a_limit(con
             assert "eight" in await page.inner_text("#made .bad"), answered
 
 
+async def test_a_size_just_under_a_unit_is_not_1024_of_the_smaller(console: Console, browser: Any) -> None:
+    sizes = {0: "0 B", 1023: "1023 B", 2**20 - 2**6: "1023.9 KiB", 2**20 - 1: "1.0 MiB", 2**30 - 1: "1.0 GiB"}
+    async with console() as displayed, looking(browser, displayed, {}) as page:
+        await page.goto("now")
+        act = "import(new URL('static/act.js', location.href).href)"
+        texts = await page.evaluate(f"all => {act}.then((act) => all.map(act.size))", list(sizes))
+    assert texts == list(sizes.values())
+
+
 FOCUSED = "document.activeElement.dataset.call ?? document.activeElement.outerHTML"
 
 
