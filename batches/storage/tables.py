@@ -134,7 +134,7 @@ RATES = sa.Table(
     "rates",
     METADATA,
     sa.Column("server", sa.String(32), primary_key=True),
-    sa.Column("room", sa.String(128), primary_key=True),
+    sa.Column("room", sa.String(128).with_variant(sa.String(144), "postgresql"), primary_key=True),
     sa.Column("per_second", sa.Double, nullable=False),
     sa.Column("spread", sa.Double, nullable=False),
     sa.Column("measured", sa.Double, nullable=False),

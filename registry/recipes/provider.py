@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ByteSize, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from registry.base.wording import quoted
 from registry.names import AdapterName, ModelId
 from registry.recipes.definition import Prices, Task
 from registry.recipes.fields import Seconds, Size, Strict, Text
@@ -56,6 +57,8 @@ NEEDED: dict[Task, tuple[Surface, ...]] = {
 """The paths that can serve a task; a provider needs one of them."""
 Time = Annotated[Seconds, Field(gt=0)]
 _IN_HEADERS = re.compile(r"[ -~\xa1-\xff]+")
+SERVED = 200
+"""Characters of a model's name with its provider's, for which databases have room."""
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]{0,127}$")]
 
 
@@ -173,6 +176,12 @@ class Provider(Strict):
                     "provider_models", "'{name}' is listed twice; give one of them another id", {"name": name}
                 )
             names.add(name)
+            if len(name) > SERVED:
+                raise PydanticCustomError(
+                    "provider_models",
+                    "{name} has more than {most} characters; give it an `id` of at most 128",
+                    {"name": quoted(name), "most": SERVED},
+                )
             if not _IN_HEADERS.fullmatch(name):
                 raise PydanticCustomError(
                     "provider_models",

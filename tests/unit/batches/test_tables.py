@@ -347,6 +347,12 @@ def test_the_remaining_work_is_summed_by_name(tables: BatchTables, start: Start)
     assert {(one.model, one.count) for one in tables.lines.unfinished([BATCH.id, "b"])} == {("m", 1), ("n", 1)}
 
 
+def test_the_rate_of_a_former_version_with_the_longest_name_is_stored(tables: BatchTables) -> None:
+    room = f"{'m' * 128}@999999999"
+    tables.rates.store({room: RoomRate(50.0, 0.1)}, 1.0)
+    assert tables.rates.all() == {room: RoomRate(50.0, 0.1)}
+
+
 def test_rates_of_servers_that_work_add_up(tables: BatchTables, database: Database) -> None:
     mine, other = RunnerTable(database, "server-a"), RunnerTable(database, "server-b")
     rates = RateTable(database, "server-b")

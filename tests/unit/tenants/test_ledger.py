@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.errors import BadRequest, NotFound
+from registry.recipes.provider import SERVED
 from registry.storage.database import Database
 from tenants.ledger import pruning, report
 from tenants.ledger.lookup import judge
@@ -16,6 +17,8 @@ from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.report import Grouping, UsageFilter, UsageSum, parse_groupings, span, used
 from tenants.ledger.rows import BATCH, Entry, Settlement
 from tenants.ledger.table import LedgerTable
+from tenants.limits.records import Kind, Limit
+from tenants.limits.table import LimitTable
 from tenants.storage.opening import open_tables
 
 HOUR, DAY = 3600, 86_400
@@ -82,6 +85,14 @@ def test_the_longest_names_are_not_cut(ledger: LedgerTable, database: Database) 
     ledger.write([one], [done(one)])
     (found,) = used(database, UsageFilter(0, DAY, (Grouping.MODEL, Grouping.ADAPTER)))
     assert found.names == (one.model, one.adapter)
+
+
+def test_the_longest_name_of_a_providers_model_is_counted_and_limited(ledger: LedgerTable, database: Database) -> None:
+    one = entry(team="default", model=f"{'p' * 64}/{'m' * (SERVED - 65)}")
+    ledger.write([one], [done(one)])
+    (found,) = used(database, UsageFilter(0, DAY, (Grouping.MODEL,)))
+    limit = LimitTable(database).set(Limit("", "team", "default", Kind.MONTH, 1, model=one.model))
+    assert found.names == (one.model,) == (limit.model,)
 
 
 def test_a_text_that_the_database_refuses_is_the_clients_fault(ledger: LedgerTable, database: Database) -> None:

@@ -59,6 +59,8 @@ def test_documents_are_read_by_their_kind(write: Write) -> None:
          ["r.yaml:7: 'models': 'there/big-one' is listed twice; give one of them another id"]),
         ("vectors, task: embed", "模型",
          ["r.yaml:7: 'models': 'there/模型' cannot be written in a response header; give it an `id` of ASCII letters"]),
+        ("vectors, task: embed", "v" * 195,
+         [f"r.yaml:7: 'models': 'there/{'v' * 94}…' has more than 200 characters; give it an `id` of at most 128"]),
         ("name: vectors, task: embed", "name: vectors, price: {inputs: 1}",
          ["r.yaml:10: unknown key 'models[1].price.inputs'; write 'input'"]),
     ],
