@@ -253,9 +253,9 @@ class Request:
         else:
             self._end(End.CANCELLED, self.attempt.status)
 
-    def failed(self, error: BaseException) -> None:
-        """Note that it ended with this error."""
-        status = self.attempt.status
+    def failed(self, error: BaseException, status: int | None = None) -> None:
+        """Note that it ended with this error. status: sent to the client, if not the error's own."""
+        status = self.attempt.status or status
         if isinstance(error, LoadPending):
             self._end(End.REFUSED, 202, "not_yet")
         elif isinstance(error, DISCONNECTS):

@@ -13,6 +13,7 @@ from models import sse
 from registry.errors import RoundhouseError
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
+from runtime.http import errors as http_errors
 from runtime.http.bodies import read_body
 from runtime.http.dialect import EVENT_STREAM, Endpoint, Head, Parts
 from runtime.http.errors import Dialect, error_response
@@ -41,7 +42,7 @@ def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve 
             return Answer(parts, endpoint.dialect)
         except RoundhouseError as error:
             with gateway.record(context, endpoint.path) as record:
-                record.failed(error)
+                record.failed(error, http_errors.status(error, endpoint.dialect))
             return error_response(error, endpoint.dialect)
         except ClientDisconnect:
             with gateway.record(context, endpoint.path) as record:

@@ -88,7 +88,7 @@ async def _answer(
         except RoundhouseError as error:
             refused = refusal(error, dialect_before())
             _answer_line(request.context, refused)
-            request.failed(error)
+            request.failed(error, _status(refused))
             for part in refused:
                 yield part
             return
@@ -111,7 +111,7 @@ async def _answer(
         except Exception as error:
             refused = refusal(_client_error(error, parsed, request), parsed.dialect, opened)
             _answer_line(request.context, refused)
-            request.failed(error)
+            request.failed(error, _status(refused))
             for part in refused:
                 yield part
         finally:
@@ -346,6 +346,11 @@ def refusal(error: RoundhouseError, dialect: Dialect, opened: Head | None = None
     if isinstance(error, LimitExceeded):
         headers |= limit_headers(error.levels, dialect)
     return [Head(http_errors.status(error, dialect), JSON, headers), data]
+
+
+def _status(refused: Sequence[Part]) -> int | None:
+    """The status of a refusal; None within a stream."""
+    return next((part.status for part in refused if isinstance(part, Head)), None)
 
 
 def accepted(later: LoadPending) -> list[Part]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -261,3 +262,16 @@ async def test_a_sink_that_raises_breaks_nothing(gateway: FakeGateway) -> None:
     broken = FakeGateway(gateway.settings.data_dir.parent, sinks=[Broken()])
     record = await recorded(broken, START, CHUNK, END)
     assert record.end is End.DONE
+
+
+@pytest.mark.parametrize("path", sorted(ENDPOINTS))
+async def test_the_recorded_status_is_that_of_the_answer(gateway: FakeGateway, path: str) -> None:
+    """Also in dialects with statuses of their own: TGI's for an invalid request is 422."""
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answers = [
+            await client.post(path, json=[]),
+            await client.post(path, json={"model": "missing", "inputs": 1, "max_tokens": "many"}),
+            await client.post(path, content=b"x", headers={"Content-Encoding": "br"}),
+        ]
+    assert [record.status for record in gateway.records.all] == [answer.status_code for answer in answers]

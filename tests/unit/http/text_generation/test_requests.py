@@ -195,7 +195,7 @@ async def test_vllms_refusals_are_translated(client: httpx.AsyncClient, gateway:
     response = await client.post(path, json=REQUEST)
     text = "max_new_tokens=9 is over max_model_len=4. `inputs` and the prompt are too long."
     assert (response.status_code, response.json()) == (422, {"error": text, "error_type": "validation"})
-    assert gateway.outcomes() == {("chat", path, "400"): 1.0}
+    assert gateway.outcomes() == {("chat", path, "422"): 1.0}
     gateway.links["chat"].script = lambda _: [
         ResponseStart(status=400, content_type="text/plain"), Chunk(data=b"no"), ResponseEnd(usage=Usage()),
     ]  # fmt: skip
