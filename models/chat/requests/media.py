@@ -26,6 +26,15 @@ _MARKS = re.compile(rb'base64|"source"|\\u00[0-7]')
 _FRAMES = "data:video/jpeg;"
 """The beginning of a video that is a list of images."""
 _TOO_MANY = 1 << 62
+FORMATS = (
+    "AVIF", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICO", "IM", "IMT", "JPEG",
+    "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA",
+    "TIFF", "WEBP", "XBM", "XPM", "XVTHUMB",
+)  # fmt: skip
+"""Formats of images in the order in which they are tried, in vLLM as well: a file may be of two, of different sizes.
+
+Those of vLLM, without BLP, ICNS and IPTC, in which an image of any size may be inside one that seems small.
+"""
 
 
 def check(request: ChatRequest, bounds: Bounds) -> None:
@@ -115,7 +124,7 @@ def _pixels_of(encoded: str) -> int:
     from PIL import Image
 
     try:
-        with Image.open(io.BufferedReader(_Base64Reader(encoded))) as image:
+        with Image.open(io.BufferedReader(_Base64Reader(encoded)), formats=FORMATS) as image:
             return image.width * image.height
     except Image.DecompressionBombError:
         return _TOO_MANY

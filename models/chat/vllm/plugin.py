@@ -103,6 +103,7 @@ def _patch_all() -> None:
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
     import vllm.multimodal.cache.factories as factories
+    import vllm.multimodal.image as image
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
@@ -123,7 +124,7 @@ def _patch_all() -> None:
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)
-    media.patch(factories)
+    media.patch(factories, image)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         punica.patch_experts()

@@ -117,6 +117,13 @@ REPLACED = (
         also="vllm.multimodal.cache.factories",
     ),
     VllmPatch(
+        "vllm.multimodal.image:ALLOWED_IMAGE_FORMATS",
+        "images are opened in the formats, and in the order, in which their pixels were counted before",
+        "an upstream bound on the pixels of all images of a request",
+        "tests/contract/vllm/test_media.py",
+        also="vllm.multimodal.image",
+    ),
+    VllmPatch(
         "vllm.lora.punica_wrapper.punica_gpu:PunicaWrapperGPU.update_metadata",
         "GPU: which token has which adapter is worked out on the CPU, and sent in one copy that nothing waits for",
         "vLLM's PR 53309 (metadata on the CPU), and the next pin",

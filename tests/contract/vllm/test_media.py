@@ -1,6 +1,7 @@
 """An engine fetches media only from the domains in its recipe, and follows no redirects."""
 
 import base64
+import io
 import logging
 import struct
 import threading
@@ -12,10 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image, UnidentifiedImageError
 
 from models.chat import settings
+from models.chat.requests.media import FORMATS
 from models.chat.vllm import launch, prewarm
 from tests.contract.chat import fixtures as chat_fixtures
+from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
 
@@ -116,3 +120,26 @@ def test_an_image_is_sent_again_if_the_request_before_was_never_sent() -> None:
     sent, _ = slot.get_and_update_item((image, []), "hash")
     received = core.get_and_update_item(sent, "hash") if core is not None else sent
     assert received is image
+
+
+def test_images_are_read_in_the_formats_whose_pixels_are_counted() -> None:
+    """In the same order, as a file may be of two formats. The others may hold an image that is larger than they tell.
+
+    Such as a picture of 1,001 x 1,000 pixels in a BLP file of a single pixel.
+    """
+    prewarm.prewarm_core()
+    from vllm.multimodal.image import open_image
+
+    counted = [form for form in stock("vllm.multimodal.image").ALLOWED_IMAGE_FORMATS if form in FORMATS]
+    assert counted == list(FORMATS)
+    picture = io.BytesIO()
+    Image.new("RGB", (1001, 1000)).save(picture, "JPEG")
+    data = picture.getvalue()
+    head = b"BLP1" + struct.pack("<6I", 0, 0, 1, 1, 5, 0)
+    places = struct.pack("<32I", 160, *[0] * 15, len(data), *[0] * 15)
+    blp = head + places + struct.pack("<I", 0) + data
+    with Image.open(io.BytesIO(blp)) as image:
+        image.load()  # Pillow decodes it all
+        assert image.size == (1, 1)
+    with pytest.raises(UnidentifiedImageError):
+        open_image(io.BytesIO(blp))

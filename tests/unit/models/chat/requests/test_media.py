@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import random
+import struct
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -213,3 +214,14 @@ def test_only_models_that_read_images_count_them(reads_images: bool, monkeypatch
     request = ChatRequest("/v1/chat/completions", b'{"model": "m", "messages": []}')
     engine._check(SimpleNamespace(adapter=None, served="m"), request, None, strict=False)
     assert checked == [request] * reads_images
+
+
+def test_an_image_of_two_formats_counts_as_vllm_reads_it() -> None:
+    """A JPEG whose first segment is also the header of an animation in the FLI format, with other sizes."""
+    jpeg = base64.b64decode(encoded(1, 1, "JPEG"))
+    segment = bytearray(b"\xff\xe0\x11\xaf" + bytes(0x11AF - 2))
+    segment[4:10] = struct.pack("<HHH", 1, 1001, 1000)
+    segment[10] = 8
+    image = base64.b64encode(jpeg[:2] + segment + jpeg[2:]).decode()
+    with pytest.raises(BadRequest, match="pixels together"):
+        check("/v1/messages", messages=[{"role": "user", "content": [by_messages(image)]}])
