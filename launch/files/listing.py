@@ -127,7 +127,13 @@ def list_folder(folder: Path) -> Listing:
             sizes[str(file.relative_to(folder))] = file.stat().st_size
         if len(sizes) > MOST_FILES:
             raise Unfit(f"{folder} holds more than {MOST_FILES} files: it is not a model's folder.", code="not_a_model")
-    return Listing(str(folder), sizes, lambda name: (folder / name).read_bytes())
+    return Listing(str(folder), sizes, lambda name: _read_here(folder / name))
+
+
+def _read_here(file: Path) -> bytes:
+    """Return a small file, or the beginning of a large one, which holds a GGUF's header."""
+    with file.open("rb") as opened:
+        return opened.read(SMALL)
 
 
 KINDS: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}

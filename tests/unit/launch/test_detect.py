@@ -8,6 +8,7 @@ import pytest
 
 from launch.files.detect import detect, misfit
 from launch.files.gguf import read_header
+from launch.files.listing import SMALL, list_folder
 from registry.errors import Unfit
 from registry.recipes.definition import Task
 from tests.unit.launch.listings import listing_of
@@ -242,6 +243,18 @@ def test_a_gguf_names_what_it_was_made_from() -> None:
     with pytest.raises(Unfit, match=r"GGUF \(qwen3\).*add Qwen/Qwen3-8B") as refused:
         detect(listing_of({"q4.gguf": data.decode("latin-1")}))
     assert refused.value.code == "gguf_not_served"
+
+
+def test_only_the_beginning_of_a_gguf_is_read_for_advice(tmp_path: Path) -> None:
+    """Beside a model.bin, a file of many GB was read into the server's memory."""
+    (tmp_path / "model.bin").touch()
+    with (tmp_path / "q4.gguf").open("wb") as file:
+        file.write(gguf({"general.architecture": "qwen3"}))
+        file.truncate(SMALL + 1)
+    listing = list_folder(tmp_path)
+    assert len(listing.read("q4.gguf")) == SMALL
+    with pytest.raises(Unfit, match=r"holds a GGUF \(qwen3\)"):
+        detect(listing)
 
 
 @pytest.mark.parametrize("length", range(0, 120, 7))
