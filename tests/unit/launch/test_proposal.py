@@ -90,6 +90,19 @@ def test_places_that_are_requested_where_vllm_has_no_lora_are_refused() -> None:
         chat("gpt2", overrides={"memory.adapters.device": 2})
 
 
+@pytest.mark.parametrize(
+    ("name", "machine", "why"),
+    [
+        ("gpt2", GPU, "vLLM has no LoRA for GPT2LMHeadModel"),
+        ("Qwen3-8B", Machine("cpu", GIB), "a place takes 92.8 MiB, much for this machine"),
+    ],
+)
+def test_a_proposal_without_places_says_why(name: str, machine: Machine, why: str) -> None:
+    found = chat(name, machine)
+    assert (found.recipe.memory.adapters.device, found.recipe.memory.adapters.host) == (0, 0)
+    assert next(choice.why for choice in found.choices if choice.key == "memory.adapters").startswith(why)
+
+
 def test_a_template_without_tools_gets_no_parser_for_them() -> None:
     found = chat("Qwen3-8B", template="{{ messages }}")
     assert "tool_call_parser" not in found.recipe.engine.flags
@@ -297,6 +310,7 @@ def test_a_context_that_is_too_long_is_refused_before_a_download() -> None:
     with pytest.raises(Unfit, match="made for 40,960 tokens") as refused:
         chat("Qwen3-8B", overrides={"context_length": 100_000})
     assert refused.value.code == "context_too_long"
+    assert chat("Qwen3-8B", overrides={"context_length": 40_960}).recipe.context_length == 40_960
 
 
 @pytest.mark.parametrize("flag", ["hf_overrides", "hf-overrides"])

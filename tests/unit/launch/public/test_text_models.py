@@ -136,6 +136,19 @@ def test_a_cards_prefix_of_queries_is_reported_if_the_files_have_no_prompts(card
     assert not any("Its files have no prompts" in note for note in proposal(small).notes)
 
 
+@pytest.mark.parametrize(
+    ("default", "words"),
+    [
+        ("query", "'query' is put before every input."),
+        (None, "clients choose one, or write it themselves."),
+    ],
+)
+def test_prompts_are_reported_with_who_puts_them_before_inputs(default: str | None, words: str) -> None:
+    own = {"prompts": {"query": "query: ", "document": "passage: "}, "default_prompt_name": default}
+    small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "config_sentence_transformers.json": own}
+    assert f"Prompts, according to its files: document, query; {words}" in proposal(small).notes
+
+
 def test_sizes_that_vectors_may_be_cut_to_come_from_fields() -> None:
     """The word in a card means nothing, because sentence-transformers writes a link with it into each one."""
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": "With Matryoshka learning"}
