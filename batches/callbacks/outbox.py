@@ -94,15 +94,17 @@ class OutboxTable:
     def redeliver(self, batch: str, now: float) -> int:
         """Make delivered and dead deliveries of a batch pending again, and pending ones due now. Returns how many.
 
-        Deliveries of a deleted webhook stay dead.
+        They go to the current URLs of their webhooks. Deliveries of a deleted webhook stay dead.
         """
         has_webhook = sa.exists().where(WEBHOOKS.c.id == OUTBOX.c.webhook)
         query = sa.update(OUTBOX).where(
             OUTBOX.c.batch == batch, OUTBOX.c.state != DeliveryState.SENDING.value, has_webhook
         )
+        current = sa.select(WEBHOOKS.c.url).where(WEBHOOKS.c.id == OUTBOX.c.webhook).scalar_subquery()
+        url = sa.func.coalesce(sa.func.nullif(current, ""), OUTBOX.c.url)  # the signer of callback_urls has none
         values = {"state": DeliveryState.PENDING.value, "since": now, "due": now, "attempts": 0, "ended": None}
         with self._database.write() as connection:
-            return connection.execute(query.values(**values)).rowcount
+            return connection.execute(query.values(**values, url=url)).rowcount
 
     def forget(self, before: float, limit: int = 1000) -> int:
         """Delete deliveries that ended before this time. Returns how many."""

@@ -232,3 +232,18 @@ def test_webhooks_are_bounded_and_paged(tables: BatchTables, after: str | None) 
     first = 9 if after is None else 7
     assert [one.id for one in page] == [f"webhook_{first - place}" for place in range(3)]
     assert tables.webhooks.list("search", "webhook_none") is None
+
+
+def test_deliveries_that_are_sent_again_go_to_their_webhooks_url_of_now(tables: BatchTables, start: Start) -> None:
+    """They went to the former URL, whose receiver had moved, though its correction is why they are sent again."""
+    made = hook(1, "batch.completed")
+    assert tables.webhooks.create(made)
+    start("m", batch=CALLED)
+    epoch, _ = tables.runners.open()
+    end_all(tables, epoch)
+    former = {one.delivery.url for one in claim(tables, epoch)}
+    for delivery in tables.outbox.of(BATCH.id):
+        assert tables.outbox.end(epoch, delivery, decide(delivery, DeliveryOutcome(410, "It is gone."), 30.0), 30.0)
+    assert tables.webhooks.update(made.id, made.team, 40.0, name=None, url="https://new.example", events=None)
+    assert tables.outbox.redeliver(BATCH.id, 50.0) == 2
+    assert {one.delivery.url for one in claim(tables, epoch, now=50.0)} == {"https://new.example", *former - {made.url}}
