@@ -41,6 +41,8 @@ def test_paths_and_commands_in_the_advice_exist(path: str, advice: str) -> None:
         ("/lora-adapters", "/v1/adapters"),
         ("/load_lora_adapter", "It is at /v1/load_lora_adapter."),
         ("/nonsense", "See /docs."),
+        ("//nonsense", "See /docs."),
+        ("/v1/health/live", "It is at /health/live."),
         ("/chat/completions", "It is at /v1/chat/completions."),
         ("/api/v1/chat/completions", "It is at /v1/chat/completions."),
         ("/openai/v1/chat/completions/", "It is at /v1/chat/completions."),

@@ -264,6 +264,7 @@ def test_a_head_request_needs_the_scope_of_a_get(path: str) -> None:
 def test_a_method_that_a_path_lacks_needs_one_of_its_scopes() -> None:
     assert required_scopes("PATCH", "/v1/usage") == {Scope.USAGE, Scope.ADMIN}
     assert required_scopes("DELETE", "/v1/chat/completions") == {Scope.INFER}
+    assert required_scopes("PUT", "/v1/models/x/load") == MODELS
     assert required_scopes("DELETE", "/health") is None
     assert required_scopes("GET", "/") is None
 
