@@ -274,6 +274,7 @@ ECHOED = (
     "prompt_cache_retention", "reasoning", "safety_identifier", "text", "top_logprobs",
 )  # fmt: skip
 """Fields of a request to Responses that its answer repeats. vLLM lacks some of them and changes others."""
+_AUTO = Raw(b'"auto"')
 
 
 def echo(request: ChatRequest) -> Overrides:
@@ -289,6 +290,8 @@ def echo(request: ChatRequest) -> Overrides:
         elif value == NULL:
             value = msgspec.Raw(msgspec.json.encode(otherwise))
         found[name] = value
+    if not request.items("tools"):  # vLLM reports "none" then
+        found["tool_choice"] = request.fields.get("tool_choice", _AUTO)
     return found
 
 
@@ -324,7 +327,7 @@ RESPONSE = ObjectShape(
         **dict.fromkeys(ALWAYS, NULL),
         **{name: Raw(msgspec.json.encode(value)) for name, value in DEFAULTS.items()},
     },
-    overrides=OVERRIDDEN.union(ECHOED),
+    overrides=OVERRIDDEN.union(ECHOED, {"tool_choice"}),
     inner={
         "output": ITEM,
         "usage": ObjectShape(inner={"input_tokens_details": COUNTS, "output_tokens_details": COUNTS}),

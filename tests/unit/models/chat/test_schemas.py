@@ -157,6 +157,24 @@ def test_a_response_repeats_the_request_and_not_vllms_changes() -> None:
     assert schemas.echo(ChatRequest(CHAT, b'{"text": {}}')) == {}
 
 
+@pytest.mark.parametrize(
+    ("sent", "reported", "expected"),
+    [
+        ({}, "none", "auto"),
+        ({"tools": [], "tool_choice": None}, "none", "auto"),
+        ({"tool_choice": "none"}, "none", "none"),
+        ({"tools": [{"type": "function", "name": "f"}]}, "auto", "auto"),
+        ({"tools": [{"type": "function", "name": "f"}], "tool_choice": "none"}, "none", "none"),
+    ],
+)
+def test_a_response_without_tools_has_the_choice_that_was_sent(sent: Any, reported: str, expected: str) -> None:
+    request = ChatRequest(RESPONSES, packed({"model": "m", "input": "a", **sent}))
+    request.drop_nulls()
+    made = packed({"id": "resp_1", "tool_choice": reported, "tools": sent.get("tools", [])})
+    answer = json.loads(schemas.fit_answer(RESPONSES, made, echoed=schemas.echo(request)))
+    assert answer["tool_choice"] == expected
+
+
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
 def test_the_last_event_of_a_response_says_whether_it_was_cut(status: str) -> None:
     stated = "event: response.completed\ndata: {}"
