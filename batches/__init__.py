@@ -22,19 +22,20 @@ A line:
 The transaction that changes lines also changes the counts of their batch, and its state when the last line ends.
 A running line ends in the same transaction as its ledger row (`tenants.ledger`).
 
-records.py  files, batches and lines as they are stored
-storage/    their tables, in the ledger's database
-files.py    the table of files
-table.py    the table of batches
-lines.py    the table of lines: claimed, ended exactly once, read in order
-runners.py  the table of servers' runs, and their epochs
-store.py    access to the tables; writes go through the ledger's thread
-content/    bytes of files
-intake/     accepts files and batches: checks and stores them, and turns files into lines
+records.py        files, batches and lines as they are stored
+storage/          their tables, in the ledger's database
+files.py          the table of files
+table.py          the table of batches
+lines.py          the table of lines: claimed, ended exactly once, read in order
+rates.py          the table of how fast servers ran lines, for forecasts
+runners.py        the table of servers' runs, and their epochs
+store.py          access to the tables; writes go through the ledger's thread
+content/          bytes of files
+intake/           accepts files and batches: checks and stores them, and turns files into lines
 check_process.py  the process that parses what clients send
-looks.py    a task that checks for work periodically
-work/       runs the lines
-callbacks/  notifies a team's servers when a batch ends
-output.py   output and error files, rendered from lines
-service.py  files and batches for HTTP
+looks.py          a task that checks for work periodically
+work/             runs the lines
+callbacks/        notifies a team's servers when a batch ends
+output.py         output and error files, rendered from lines
+service.py        files and batches for HTTP
 """

@@ -52,6 +52,36 @@ def test_each_room_says_what_lives_there() -> None:
     assert [str(file) for file in rooms if not ast.get_docstring(syntax((ROOT / file).read_text()))] == []
 
 
+LISTED = re.compile(r"^ *(\w+(?:\.py|/))  *\S", re.MULTILINE)
+"""A line of a docstring that lists the files of its folder."""
+
+
+def wrong_lists(texts: dict[Path, str], files: list[Path]) -> dict[str, set[str]]:
+    """By folder: the names in the list of its docstring that are gone, and those of its files that are not there."""
+    found = {}
+    for file, text in texts.items():
+        listed = set(LISTED.findall(text))
+        inside = [path.relative_to(file.parent).parts for path in files if file.parent in path.parents]
+        names = {parts[0] if len(parts) == 1 else f"{parts[0]}/" for parts in inside} - {"__init__.py", "__main__.py"}
+        wrong = (listed - names - {"__main__.py"}) | {name for name in names if name not in text}
+        if len(listed) > 1 and wrong:
+            found[str(file.parent)] = wrong
+    return found
+
+
+def test_a_room_that_lists_its_files_lists_them_all() -> None:
+    files = [file for file in sources() if file.suffix == ".py"]
+    rooms = [file for file in files if file.name == "__init__.py"]
+    texts = {file: ast.get_docstring(syntax((ROOT / file).read_text())) or "" for file in rooms}
+    assert wrong_lists(texts, files) == {}
+
+
+def test_a_missing_file_is_found() -> None:
+    texts = {Path("room/__init__.py"): "A room.\n\nold.py  is gone\nnew.py  is here\n\nSee `named.py`."}
+    files = [Path("room/new.py"), Path("room/named.py"), Path("room/inner/any.py"), Path("room/__init__.py")]
+    assert wrong_lists(texts, files) == {"room": {"old.py", "inner/"}}
+
+
 def test_no_two_files_import_each_other() -> None:
     """Nor in a larger circle; imports inside functions count, too."""
     graph = grimp.build_graph(*PRODUCT, cache_dir=None)

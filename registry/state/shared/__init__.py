@@ -5,6 +5,7 @@ They are stored in one PostgreSQL schema.
 revision.py   the number of the last change, which every change increments
 opening.py    opens the tables: those of `registry.state.tables` and of tables.py
 tables.py     the tables that only a fleet's schema has
+migrations/   the steps that create them
 recipes.py    recipes of models that were added at run time
 watch.py      waits for changes by other servers
 importing.py  imports a server's own names
