@@ -107,6 +107,7 @@ def _patch_all() -> None:
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
+    from vllm.renderers.base import BaseRenderer
     from vllm.sampling_params import SamplingParams
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.core import EngineCore
@@ -124,7 +125,7 @@ def _patch_all() -> None:
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)
-    media.patch(factories, image)
+    media.patch(factories, image, BaseRenderer)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         punica.patch_experts()

@@ -124,6 +124,14 @@ REPLACED = (
         also="vllm.multimodal.image",
     ),
     VllmPatch(
+        "vllm.renderers.base:BaseRenderer._process_tokens_async",
+        "caches an image by its content and its team's salt, not by a name that any client may choose",
+        "an upstream key of media that includes the salt, and an option to ignore a client's names of them",
+        "tests/contract/vllm/test_media.py",
+        takes="self prompt",
+        also="vllm.renderers.base:BaseRenderer",
+    ),
+    VllmPatch(
         "vllm.lora.punica_wrapper.punica_gpu:PunicaWrapperGPU.update_metadata",
         "GPU: which token has which adapter is worked out on the CPU, and sent in one copy that nothing waits for",
         "vLLM's PR 53309 (metadata on the CPU), and the next pin",

@@ -143,3 +143,42 @@ def test_images_are_read_in_the_formats_whose_pixels_are_counted() -> None:
         assert image.size == (1, 1)
     with pytest.raises(UnidentifiedImageError):
         open_image(io.BytesIO(blp))
+
+
+async def key_of(color: str | None, *, salt: str, name: str | None = None) -> str:
+    """Return the key under which vLLM caches an image of a request."""
+    from vllm.multimodal.parse import MultiModalDataParser, parse_mm_uuids
+    from vllm.multimodal.processing import ProcessorInputs
+    from vllm.renderers.base import BaseRenderer
+
+    async def process(prompt: list[int], data: Any, *, mm_uuids: Any, media_io_kwargs: Any, **_: Any) -> dict[str, str]:
+        items, names = MultiModalDataParser().parse_mm_data(data), parse_mm_uuids(mm_uuids)
+        inputs = ProcessorInputs(prompt, items, names, media_io_kwargs=media_io_kwargs)
+        return {"type": "multimodal", "key": inputs.get_mm_hashes("tiny", "sha256")["image"][0]}
+
+    renderer: Any = SimpleNamespace(_process_multimodal_async=process)
+    prompt: Any = {
+        "prompt_token_ids": [1],
+        "multi_modal_data": {"image": [color and Image.new("RGB", (2, 2), color)]},
+        "multi_modal_uuids": {"image": [name]},
+        "cache_salt": salt,
+    }
+    processed: Any = await BaseRenderer._process_tokens_async(renderer, prompt)
+    return str(processed["key"])
+
+
+@pytest.mark.parametrize("salt", ["", "team"])
+async def test_no_client_chooses_under_which_key_its_image_is_cached(salt: str) -> None:
+    """Another's image with the same name would be answered about this one."""
+    prewarm.prewarm_core()
+    red = await key_of("red", salt=salt, name="logo")
+    assert red == await key_of("red", salt=salt)
+    assert red != await key_of("blue", salt=salt, name="logo")
+    with pytest.raises(ValueError, match="has no image: send it as a data: URL"):
+        await key_of(None, salt=salt, name="logo")
+
+
+async def test_teams_share_no_cached_image() -> None:
+    """Else the time of an answer would tell whether another team has sent an image."""
+    prewarm.prewarm_core()
+    assert len({await key_of("red", salt=salt) for salt in ("", "one", "two")}) == 3
