@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,19 @@ def test_adapters_from_before_teams_are_shared(tmp_path: Path) -> None:
         assert state.adapters.register(KEY, new(2)).version.number == 4
         state.adapters.delete(KEY, force=True)  # versions are still deleted with their adapter
         assert set(state.adapters.garbage()) == {new(1).digest, new(2).digest}
+
+
+def test_addresses_that_were_stored_with_a_signature_lose_it(tmp_path: Path) -> None:
+    sources = ["https://x.org/a.tar?X-Amz-Signature=5d", "https://x.org/b.tar", "org/a?b", "s3://x/c?sig=5d?6e"]
+    with State(tmp_path) as state:
+        for number, source in enumerate(sources):
+            state.adapters.register(KEY, replace(new(number), source=source))
+    with closing(sqlite3.connect(tmp_path / FILE)) as file:
+        file.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0002', least = '0002'")
+        file.commit()
+    with State(tmp_path) as state:
+        found = [version.source for version in state.adapters.get(KEY).versions]
+    assert found == ["https://x.org/a.tar?…", "https://x.org/b.tar", "org/a?b", "s3://x/c?…"]
 
 
 def test_a_restart_keeps_everything(tmp_path: Path) -> None:
