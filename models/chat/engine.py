@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from models.chat import processes, schemas, settings, warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import PRIORITY, Exchange
@@ -16,7 +18,7 @@ from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, media, template, turns
-from models.chat.requests.request import CHAT, COUNTING, PATHS, ChatRequest
+from models.chat.requests.request import CHAT, COUNTING, INPUT_TOKENS, PATHS, RESPONSES, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
 from models.chat.vllm import accounting, launch, prewarm
@@ -305,7 +307,10 @@ class VllmEngine:
 
     async def _events(self, call: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
-        request = ChatRequest(call.path, call.body)
+        only_counts = call.path == INPUT_TOKENS
+        request = ChatRequest(RESPONSES if only_counts else call.path, call.body)
+        if only_counts:
+            request.keep_prompt()
         request.drop_nulls()
         request.write_integers()
         strict = self._strict or call.strict
@@ -317,7 +322,8 @@ class VllmEngine:
         own = adapters.template(call.served)
         unread = template.describe_unread(self._variables, request, own, strict=strict)
         arrival = adapters.arrival(call.served)
-        admission = GrammarAdmission(self._checker, partial(errors.locate, request), arrival, call.team)
+        locate = partial(errors.locate, request)
+        admission = GrammarAdmission(self._checker, locate, arrival, call.team, only_counts=only_counts)
         await admission.check_tags(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
@@ -332,7 +338,7 @@ class VllmEngine:
         token_limits = limits.token_limits(request)
         if self._cuts and not strict:
             limits.cut_tokens(request, self._engine.model_config.max_model_len)
-        exchange = Exchange(self._app, call.path, request.body, context, self._headers(call))
+        exchange = Exchange(self._app, request.path, request.body, context, self._headers(call))
         self._running.add(exchange)
         adapters.calls[call.served] += 1
         try:
@@ -342,11 +348,15 @@ class VllmEngine:
             if admission.refusal is not None:
                 raise admission.refusal
             self._alive()
-            if exchange.status >= 500:
+            tokens = admission.prompt_tokens
+            if tokens is None and exchange.status >= 500:
                 raise fault() or EngineFailed("the engine could not answer this request")
             warnings = filter(None, (not_stored, left_out, unread, limits.cut_warning(token_limits, admission.tokens)))
-            yield ResponseStart(exchange.status, exchange.content_type, "; ".join(warnings))
-            while (data := await exchange.part()) is not None:
+            status = exchange.status if tokens is None else 200
+            yield ResponseStart(status, exchange.content_type, "; ".join(warnings))
+            if tokens is not None:
+                yield Chunk(msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens}))
+            while tokens is None and (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
                     data = schemas.fit_answer(

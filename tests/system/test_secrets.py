@@ -43,6 +43,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/batches": [{"input_file_id": SECRET, "endpoint": "/v1/messages", "metadata": {SECRET: SECRET}}],
     "/v1/webhook_endpoints": [{"name": SECRET, "url": f"https://127.0.0.1:9/{SECRET}", "event_types": [SECRET]}],
     "/v1/responses": [{"input": SECRET, "max_output_tokens": 4, "metadata": {SECRET: SECRET}}],
+    "/v1/responses/input_tokens": [{"input": SECRET, "instructions": SECRET}],
     "/v1/messages": [{"messages": MESSAGES, "system": SECRET, "max_tokens": 4}],
     "/v1/messages/count_tokens": [{"messages": MESSAGES, "system": SECRET}],
     "/tokenize": [{"prompt": SECRET}],

@@ -47,19 +47,37 @@ class GrammarAdmission:
     """One call's admission to the engine: whether it has entered, and why it was refused."""
 
     def __init__(
-        self, checker: GrammarChecker, locate: Locate, arrival: asyncio.Future[None] | None = None, team: str = ""
+        self,
+        checker: GrammarChecker,
+        locate: Locate,
+        arrival: asyncio.Future[None] | None = None,
+        team: str = "",
+        *,
+        only_counts: bool = False,
     ) -> None:
-        """arrival: ends when the call's adapter is in its place; None if it already is. team: of the call."""
-        self._locate, self._arrival, self._team = locate, arrival, team
+        """arrival: ends when the call's adapter is in its place; None if it already is. team: of the call.
+
+        only_counts: whether the call ends with `prompt_tokens`, without entering the engine.
+        """
+        self._locate, self._arrival, self._team, self._only_counts = locate, arrival, team, only_counts
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
         self.constrained = False
         """Whether a grammar or schema constrains the answer, including that of a forced tool call."""
         self.tokens: int | None = None
         """Maximum tokens of the answer, as decided by vLLM."""
+        self.prompt_tokens: int | None = None
+        """Tokens of the prompt, if the call only counts."""
         self._checker = checker
         self._checks: set[asyncio.Task[None]] = set()
         self._has_left = False
+
+    def count(self, prompt: Any) -> None:
+        """Note the tokens of a prompt and end its call, if that only counts."""
+        if self._only_counts:
+            self.prompt_tokens = len(prompt["prompt_token_ids"])
+            self.decided.set()
+            raise grammars.refused()
 
     async def admit(self, constraint: Any) -> None:
         """Check a constraint, and wait for the adapter.
@@ -148,6 +166,7 @@ def guard_engine(engine: Any) -> None:
                 admission.refuse(error)
             raise grammars.refused() from None
         if admission is not None:
+            admission.count(prompt)
             admission.tokens = getattr(params, "max_tokens", None)
             await admission.admit(getattr(params, "structured_outputs", None))
         return await add_request(request_id, prompt, params, *arguments, **named)

@@ -14,13 +14,17 @@ COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
+INPUT_TOKENS = "/v1/responses/input_tokens"
+"""Counts the tokens of a request to Responses. vLLM lacks it: see `VllmEngine`."""
 VENDORS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS)
 """Paths whose clients expect an error for an unknown field. On vLLM's own paths such fields are ignored."""
 TOKENIZING = ("/tokenize", "/detokenize")
-COUNTING = frozenset((*TOKENIZING, COUNT_TOKENS))
+COUNTING = frozenset((*TOKENIZING, COUNT_TOKENS, INPUT_TOKENS))
 """Paths whose answers the model does not generate."""
 PATHS = frozenset((*VENDORS, *TOKENIZING))
 """Paths that a chat engine serves."""
+ANSWER_ONLY = frozenset({"max_output_tokens", "store", "stream", "stream_options"})
+"""Fields of Responses that change the answer but not the prompt."""
 NOT_STORED = "store: nothing is stored here"
 _NULL, _TRUE, _FALSE = (msgspec.Raw(word) for word in (b"null", b"true", b"false"))
 _OFF = (_NULL, _FALSE, msgspec.Raw(b"0"))
@@ -106,6 +110,11 @@ class ChatRequest:
         self._body = None
         self._values.pop(name, None)
         self._items.pop(name, None)
+
+    def keep_prompt(self) -> None:
+        """Remove the fields of Responses that do not change the prompt, as for a call that only counts its tokens."""
+        for name in ANSWER_ONLY & self.fields.keys():
+            self.drop(name)
 
     def drop_nulls(self) -> None:
         """Remove fields that are null, which is what the vendors' clients mean.

@@ -34,7 +34,7 @@ def _system(text: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         case "/v1/messages" | "/v1/messages/count_tokens":
             own = body.get("system") is not None or _has_system(body.get("messages"))
             return {} if own else {"system": text}
-        case "/v1/responses":
+        case "/v1/responses" | "/v1/responses/input_tokens":
             # not as `instructions`, which the answer repeats
             turns = body.get("input")
             if isinstance(turns, str):

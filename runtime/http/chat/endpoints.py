@@ -17,12 +17,13 @@ from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Pa
 from runtime.http.errors import Dialect
 from runtime.http.responses.recording import serve_stored
 from runtime.http.route import RouteGroup
-from runtime.http.schema import JSON, STREAM, STRING, Json, component, nullable
+from runtime.http.schema import COUNT, JSON, STREAM, STRING, Json, component, nullable, record
 
 PATHS: dict[str, Dialect] = {
     "/v1/chat/completions": Dialect.OPENAI,
     "/v1/completions": Dialect.OPENAI,
     "/v1/responses": Dialect.OPENAI,
+    "/v1/responses/input_tokens": Dialect.OPENAI,
     "/v1/messages": Dialect.ANTHROPIC,
     "/v1/messages/count_tokens": Dialect.ANTHROPIC,
     "/tokenize": Dialect.OPENAI,
@@ -141,6 +142,15 @@ _route.endpoint(
     answer={JSON: "ResponsesResponse", **STREAM},
     body="ResponsesRequest",
     parameters=_STREAMS,
+    examples={"input": {"model": "starter-chat", "input": "what is a slot?"}},
+)
+_route.endpoint(
+    _BY_PATH["/v1/responses/input_tokens"],
+    id="countResponseTokens",
+    summary="Tokens of a response's input (OpenAI)",
+    serve=serve_stored,
+    answer=record({"object": {"const": "response.input_tokens"}, "input_tokens": COUNT}),
+    body="ResponsesRequest",
     examples={"input": {"model": "starter-chat", "input": "what is a slot?"}},
 )
 _route.endpoint(

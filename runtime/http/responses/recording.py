@@ -6,6 +6,8 @@
 | yes         | false        | no         | continues from `previous_response_id`; nothing is stored               |
 | yes         | true, absent | no         | stored before the client gets its last event                           |
 | yes         | true, absent | yes        | stored at once as `in_progress`, and replaced by the answer at its end |
+
+A request that only counts its tokens continues from stored responses, too, and is never stored.
 """
 
 import logging
@@ -30,6 +32,7 @@ from runtime.http.serving import refusal, serve
 from tenants.responses.rows import edit, failure
 
 log = logging.getLogger("roundhouse.http")
+INPUT_TOKENS = "/v1/responses/input_tokens"
 LONGEST_EVENT = 64 << 20
 _NAMED = tuple(
     f"event: response.{name}\n".encode()
@@ -51,6 +54,8 @@ def serve_stored(
 async def _serve(gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes) -> Parts:
     try:
         request = StoreRequest.of(body)
+        if endpoint.path == INPUT_TOKENS:
+            request.store = request.background = False
         items = await _input_items(gateway, context, request)
         if request.background:
             parts = await _begin(gateway, context, endpoint, request, items)
@@ -62,7 +67,7 @@ async def _serve(gateway: Gateway, context: RequestContext, endpoint: Endpoint, 
         for part in refusal(error, endpoint.dialect):
             yield part
         return
-    if not request.background:
+    if not request.background and endpoint.path != INPUT_TOKENS:
         parts = _Recorder(gateway, context, request, items).record(parts)
     async with aclosing(parts):
         async for part in parts:

@@ -13,7 +13,7 @@ import pytest
 from models.chat import warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
-from models.chat.requests.request import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES
+from models.chat.requests.request import CHAT, COUNT_TOKENS, INPUT_TOKENS, MESSAGES, RESPONSES
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef, HttpCall
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unfit
@@ -316,9 +316,10 @@ async def test_an_adapters_own_chat_template_writes_only_its_prompts(bench: Benc
             for path, body, field in (
                 ("/tokenize", hello, "count"),
                 (COUNT_TOKENS, {"messages": hello["messages"]}, "input_tokens"),
+                (INPUT_TOKENS, {"input": "hello"}, "input_tokens"),
             )
         ]
-        assert counts == [len("~hello~")] * 2
+        assert counts == [len("~hello~")] * 3
         response = (await bench.ask(RESPONSES, {"input": "hello", "max_output_tokens": 2}, own)).json
         message = (await bench.ask(MESSAGES, {"messages": hello["messages"], "max_tokens": 2}, own)).json
         assert response["usage"]["input_tokens"] == message["usage"]["input_tokens"] == len("~hello~")

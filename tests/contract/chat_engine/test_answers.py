@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from models.chat import schemas
 from models.chat.engine import ChatCall
 from models.chat.vllm import core, handlers, launch
-from models.messages import Chunk, Progress, ResponseStart
+from models.messages import Chunk, Progress, ResponseStart, Usage
 from registry.errors import BadRequest
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat import nasty as chat_nasty
@@ -82,6 +82,38 @@ async def test_counts_and_tokens_of_a_text_agree(bench: Bench) -> None:
     with pytest.raises(BadRequest, match="Token 999999 is not in this model's vocabulary") as refused:
         await bench.ask("/detokenize", {"tokens": [*tokens, 999_999]})
     assert refused.value.param == "tokens"
+
+
+TOOL = {"type": "function", "name": "set_light", "parameters": {"type": "object", "properties": {"on": {}}}}
+CALL = {"type": "function_call", "call_id": "c1", "name": "set_light", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "hi"},
+        {"input": [{"role": "user", "content": "hi"}], "instructions": "be brief", "reasoning": {"effort": "low"}},
+        {"input": "hi", "tools": [TOOL], "tool_choice": "none"},
+        {"input": [{"role": "user", "content": "hi"}, CALL, {**CALL, "type": "function_call_output", "output": "on"}]},
+        {"input": "hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"enum": [17]}}}},
+    ],
+)
+async def test_the_tokens_of_a_response_are_counted_without_one(bench: Bench, body: dict[str, Any]) -> None:
+    answer = await bench.ask(RESPONSES, {**body, "max_output_tokens": 2})
+    for more in ({}, {"stream": True, "max_output_tokens": 2}):
+        count = await bench.ask(f"{RESPONSES}/input_tokens", {**body, **more})
+        tokens = answer.json["usage"]["input_tokens"]
+        assert (count.status, count.json) == (200, {"object": "response.input_tokens", "input_tokens": tokens})
+        assert count.usage == Usage()
+
+
+async def test_an_input_that_cannot_be_counted_is_refused_like_a_response(bench: Bench) -> None:
+    for body in ({}, {"input": "x" * 5000}, {"input": [{"role": "wizard", "content": "x"}]}):
+        count, answer = [await bench.ask(path, body) for path in (f"{RESPONSES}/input_tokens", RESPONSES)]
+        assert (count.status, count.json) == (answer.status, answer.json)
+        assert count.status == 400
+    with pytest.raises(BadRequest, match="previous_response_id"):
+        await bench.ask(f"{RESPONSES}/input_tokens", {"input": "hi", "previous_response_id": "resp_1"})
 
 
 async def test_counts_equal_vllms_own(bench: Bench) -> None:

@@ -253,6 +253,18 @@ def test_responses_with_instructions_tools_and_a_schema(client: OpenAI) -> None:
     assert client.responses.create(model=MODEL, input="a number", temperature=0, text=shape).output_text == "17"
 
 
+def test_tokens_of_a_response_are_counted(client: OpenAI) -> None:
+    tool: Any = {"type": "function", "name": "set_light", "parameters": LIGHT, "strict": True}
+    for more in ({}, {"instructions": "be brief"}, {"tools": [tool], "tool_choice": "none"}):
+        requested: Any = {"model": "uppercase", "input": "hello world", **more}
+        counted = client.responses.input_tokens.count(**requested)
+        usage = client.responses.create(**requested, max_output_tokens=1).usage
+        assert usage is not None
+        assert (counted.object, counted.input_tokens) == ("response.input_tokens", usage.input_tokens)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_tokens.count(model="gpt-99", input="hi")
+
+
 # --- refused, not dropped ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("more", "words"),

@@ -43,6 +43,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/messages/count_tokens": INFER,
     "POST /v1/rerank": INFER,
     "POST /v1/responses": INFER,
+    "POST /v1/responses/input_tokens": INFER,
     "POST /v1/files": INFER,
     "GET /v1/files": INFER,
     "GET /v1/files/{file_id}": INFER,

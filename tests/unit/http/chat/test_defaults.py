@@ -47,6 +47,7 @@ async def engine_body(folder: Path, path: str, body: dict[str, Any], **changes: 
         (MESSAGES, {"messages": [OWN, HI]}, {"system": None, "messages": [OWN, HI], "stop_sequences": STOP}),
         ("/v1/messages/count_tokens", {"messages": [HI]}, {"system": "Be brief.", "messages": [HI]}),
         (RESPONSES, {"input": "hi"}, {"input": [SYSTEM, HI], "stop": STOP}),
+        (f"{RESPONSES}/input_tokens", {"input": "hi"}, {"input": [SYSTEM, HI]}),
         (RESPONSES, {"input": [HI]}, {"input": [SYSTEM, HI]}),
         (RESPONSES, {"input": "hi", "instructions": "Be long."}, {"input": "hi", "instructions": "Be long."}),
         (RESPONSES, {"input": [DEVELOPER, HI]}, {"input": [DEVELOPER, HI]}),
@@ -65,7 +66,7 @@ async def test_they_are_added_to_requests_without_their_own(
 ) -> None:
     sent = await engine_body(tmp_path, path, body, system="Be brief.", stop=tuple(STOP))
     assert {name: sent.get(name) for name in expected} == expected
-    if path in ("/tokenize", "/v1/messages/count_tokens"):
+    if path in ("/tokenize", "/v1/messages/count_tokens", f"{RESPONSES}/input_tokens"):
         assert not sent.keys() & {"stop", "stop_sequences"}
     if path == RESPONSES:
         assert sent.get("instructions") == body.get("instructions"), "the answer repeats them"

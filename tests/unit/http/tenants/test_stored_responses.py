@@ -144,6 +144,20 @@ async def test_an_answer_is_stored_as_it_was_sent(rig: Rig) -> None:
     assert (await rig.get(unstored["id"])).status_code == 404
 
 
+async def test_counting_continues_from_a_stored_response_and_stores_nothing(rig: Rig) -> None:
+    first = (await rig.respond()).json()
+    counted: dict[str, Any] = {"object": "response.input_tokens", "input_tokens": 9}
+    start = ResponseStart(status=200, content_type="application/json")
+    rig.gateway.links["chat"].script = lambda _: [start, Chunk(data=json.dumps(counted).encode()), END]
+    body = {"model": "chat", "input": "more", "previous_response_id": first["id"]}
+    answer = await rig.call(SEARCH, "POST", f"{PATH}/input_tokens", json=body)
+    assert answer.json() == counted
+    turns = [{"type": "message", "role": "user", "content": text} for text in ("hello", "more")]
+    assert rig.given() == {"model": "chat", "input": [turns[0], *first["output"], turns[1]]}
+    with rig.database.read() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM responses")).scalar() == 1
+
+
 async def test_a_stream_names_the_same_response_throughout(rig: Rig) -> None:
     events = [json.loads(data) for data in sse.Reader().feed((await rig.respond(stream=True)).content)]
     assert [event["type"].rpartition(".")[2] for event in events] == ["created", "delta", "completed"]
