@@ -38,6 +38,7 @@ PAGES = {
     "/rerank": "rerank.md",
     "/score": "rerank.md",
     "/v1/score": "rerank.md",
+    "/v1/ranking": "rerank.md",
     "/v1/audio": "speech.md",
     "/v1/chat": "chat.md",
     "/v1/completions": "chat.md",

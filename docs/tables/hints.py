@@ -22,7 +22,7 @@ COHERE = "/v2/chat"
 OLLAMA = ("/api/chat", "/api/generate")
 OTHERS: tuple[tuple[tuple[str, ...], Collection[str]], ...] = (
     (("/v1/embeddings", "/embed"), embeddings.CHANGING),
-    (("/v1/rerank", "/v2/rerank", "/rerank", "/score"), rerank.CHANGING),
+    (("/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/ranking"), rerank.CHANGING),
     (("/v1/audio/transcriptions", "/v1/audio/translations"), audio.CHANGING),
     (("/generate",), ADAPTER_FIELDS),
     (("/api/embed", "/v1/embed", "/v2/embed"), ()),

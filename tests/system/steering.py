@@ -25,6 +25,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "/rerank": ("starter-rerank",),
     "/score": ("starter-rerank",),
     "/v1/score": ("starter-rerank",),
+    "/v1/ranking": ("starter-rerank",),
 }
 """Start of a path to its models. All other paths are for chat."""
 FEW_TOKENS = 6

@@ -60,6 +60,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/v2/embed": [{"texts": [SECRET], "input_type": "search_document"}],
     "/rerank": [{"query": SECRET, "texts": [SECRET]}],
     "/score": [{"text_1": SECRET, "text_2": [SECRET]}],
+    "/v1/ranking": [{"query": {"text": SECRET}, "passages": [{"text": SECRET}], SECRET: SECRET}],
     "/v1/score": [{"text_1": SECRET, "text_2": SECRET, SECRET: SECRET}],
     "/api/chat": [{"messages": MESSAGES, "stream": False, "options": {"num_predict": 4}}],
     "/api/generate": [{"prompt": SECRET, "system": SECRET, "options": {"num_predict": 4}}],

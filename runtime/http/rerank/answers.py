@@ -126,6 +126,13 @@ def tei(ranking: Ranking, texts: Sequence[str] | None, *, raw: bool) -> bytes:
     return msgspec.json.encode(items)
 
 
+def nim(ranking: Ranking) -> bytes:
+    """NVIDIA NIM's answer, best first."""
+    rankings = [{"index": index, "logit": ranking.result.logits[index]} for index in ranking.best(None)]
+    usage = {"prompt_tokens": ranking.tokens, "total_tokens": ranking.tokens}
+    return msgspec.json.encode({"rankings": rankings, "usage": usage})
+
+
 def scores(logits: Sequence[float], tokens: int, model: str, *, raw: bool) -> bytes:
     """vLLM's answer to /score, in the order of the pairs."""
     data = [
@@ -197,6 +204,9 @@ COHERE_RANKING = component(
 )
 TEI_RANKING = component(
     "TeiRanking", array(record({"index": COUNT, "score": NUMBER, "text": STRING}, ["index", "score"]))
+)
+NIM_RANKING = component(
+    "NimRanking", record({"rankings": array(record({"index": COUNT, "logit": NUMBER})), "usage": _TOKENS})
 )
 component(
     "Usage",

@@ -142,6 +142,23 @@ class ScoreBody(msgspec.Struct, kw_only=True):
     mm_processor_kwargs: None = None
 
 
+class NimText(msgspec.Struct):
+    text: _Filled
+    image: None = None
+
+
+class NimBody(msgspec.Struct, kw_only=True):
+    """The ranking request of NVIDIA NIM."""
+
+    query: NimText
+    passages: Annotated[list[NimText], _Some]
+    model: Annotated[str | None, Meta(description="Needed where there are several rerankers.")] = None
+    truncate: Annotated[
+        Literal["NONE", "END"] | None,
+        Meta(description="END: score only the start of passages that are over the context length."),
+    ] = None
+
+
 def document_text(value: str | dict[str, Any], where: str, fields: Sequence[str] | None = None) -> str:
     """The text of a document: a string, an object's `text`, or the fields named by `rank_fields`.
 

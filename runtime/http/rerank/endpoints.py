@@ -1,4 +1,4 @@
-"""Rerank and scores in four dialects over one engine call.
+"""Rerank and scores in five dialects over one engine call.
 
 | path                | dialect                       | errors                 | no model named   |
 |---------------------|-------------------------------|------------------------|------------------|
@@ -6,6 +6,7 @@
 | /v2/rerank          | Cohere v2                     | `message`              | refused          |
 | /rerank             | TEI by `texts`, else Jina     | `error`, `error_type`  | the only one     |
 | /score, /v1/score   | vLLM                          | OpenAI's               | the only one     |
+| /v1/ranking         | NVIDIA NIM                    | OpenAI's               | the only one     |
 
 Unknown fields are ignored with a warning, unless they would have changed the ranking.
 
@@ -28,7 +29,7 @@ from runtime.http.bodies import decode_known, refuse_fields
 from runtime.http.dialect import JSON, Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
-from runtime.http.rerank.answers import COHERE_RANKING, JINA_RANKING, SCORES, TEI_RANKING, Ranking
+from runtime.http.rerank.answers import COHERE_RANKING, JINA_RANKING, NIM_RANKING, SCORES, TEI_RANKING, Ranking
 from runtime.http.rerank.bodies import (
     CHANGING,
     DEFAULTS,
@@ -36,6 +37,7 @@ from runtime.http.rerank.bodies import (
     SIDES,
     CohereBody,
     JinaBody,
+    NimBody,
     ScoreBody,
     TeiBody,
     context_only,
@@ -133,6 +135,17 @@ def _tei(body: TeiBody, unknown: Sequence[str], named: str | None) -> ParsedRequ
 
     model_ref = ModelRef(Task.RERANK, body.model or named, optional=True)
     return _parsed(request, write, model_ref, Dialect.TEI, unknown, TEXTS)
+
+
+def _nim(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    body, unknown = decode_known(data, NimBody, DEFAULTS, quoted_values=True)
+    request = RerankRequest(
+        query=query_text(body.query.text, "query.text"),
+        documents=document_texts([passage.text for passage in body.passages], "passages"),
+        truncate=body.truncate == "END",
+    )
+    model_ref, renamed = ModelRef(Task.RERANK, body.model, optional=True), {"documents": "passages"}
+    return _parsed(request, lambda ranking, _: results.nim(ranking), model_ref, Dialect.OPENAI, unknown, renamed)
 
 
 def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
@@ -249,4 +262,19 @@ ENDPOINTS = [
     ),
     _score_endpoint("/score", "score"),
     _score_endpoint("/v1/score", "scoreV1"),
+    _route.endpoint(
+        Endpoint("/v1/ranking", _nim, Dialect.OPENAI),
+        id="ranking",
+        summary="Rerank (NVIDIA NIM)",
+        description=f"The scores are logits. `model` may be left out where there is one reranker. {_CHUNKS}",
+        answer=NIM_RANKING,
+        body=NimBody,
+        examples={
+            "passages": {
+                "model": "starter-rerank",
+                "query": {"text": "what is a slot?"},
+                "passages": [{"text": text} for text in _DOCUMENTS],
+            }
+        },
+    ),
 ]

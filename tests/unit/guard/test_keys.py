@@ -41,6 +41,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/embeddings": INFER,
     "POST /v1/messages": INFER,
     "POST /v1/messages/count_tokens": INFER,
+    "POST /v1/ranking": INFER,
     "POST /v1/rerank": INFER,
     "POST /v1/responses": INFER,
     "POST /v1/responses/input_tokens": INFER,

@@ -42,7 +42,7 @@ MODELS = (
     | {"/api/embed": "embed", "/api/embeddings": "embed"}
     | {f"/v1/audio/{name}": "speech" for name in ("transcriptions", "translations")}
 )
-PATHS = [*MODELS, "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score"]
+PATHS = [*MODELS, "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score", "/v1/ranking"]
 END = ResponseEnd(usage=Usage())
 
 

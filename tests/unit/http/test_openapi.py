@@ -220,6 +220,7 @@ def scripted(gateway: FakeGateway) -> None:
         ("/rerank", {"query": "q", "texts": DOCUMENTS, "return_text": True}),
         ("/score", {"text_1": "q", "text_2": DOCUMENTS}),
         ("/v1/score", {"text_1": "q", "text_2": DOCUMENTS}),
+        ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": text} for text in DOCUMENTS]}),
     ],
 )
 async def test_answers_fit_their_schemas(

@@ -8,7 +8,7 @@ from tests.unit.http.fakes import FakeGateway
 
 DOCUMENTS = ["low", "high", "middle"]
 LOGITS = {"low": -4.0, "high": 3.0, "middle": 0.5}
-PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score")
+PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score", "/v1/ranking")
 
 
 def answer(request: RerankRequest) -> list[Event | RoundhouseError]:

@@ -225,3 +225,33 @@ async def test_teis_faults_have_its_shape(client: httpx.AsyncClient, more: Any) 
     response = await client.post("/rerank", json={"query": "q", "texts": DOCUMENTS, **more})
     assert response.status_code == 400
     assert response.json().keys() == {"error", "error_type"}
+
+
+# --- NVIDIA NIM ----------------------------------------------------------------------------------------------------
+NIM = {"query": {"text": "q"}, "passages": [{"text": text} for text in DOCUMENTS]}
+
+
+async def test_nims_answer_has_logits(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    found = await client.post("/v1/ranking", json={"model": "rerank", "truncate": "NONE", **NIM})
+    rankings = [{"index": index, "logit": LOGITS[DOCUMENTS[index]]} for index in (1, 2, 0)]
+    assert found.json() == {"rankings": rankings, "usage": {"prompt_tokens": 30, "total_tokens": 30}}
+    assert not engine_request(gateway).truncate
+    await client.post("/v1/ranking", json={"truncate": "END", **NIM})
+    assert (engine_request(gateway).truncate, engine_request(gateway).documents) == (True, DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"passages": []}, "passages"),
+        ({"query": {"text": ""}}, "query.text"),
+        ({"query": {"text": "q", "image": "data:image/png;base64,aGk="}}, "query.image"),
+        ({"passages": [{"text": "x", "image": "data:"}]}, "passages[0].image"),
+        ({"truncate": "START"}, "truncate"),
+        ({"top_k": 1}, "top_k"),
+    ],
+)
+async def test_nims_faults_name_the_field(client: httpx.AsyncClient, more: Any, param: str) -> None:
+    response = await client.post("/v1/ranking", json=NIM | more)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param), error

@@ -29,6 +29,7 @@ SHAPES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "/v2/rerank": (body(), {"message"}),
     "/rerank": ({"query": "q", "texts": ["x"]}, {"error", "error_type"}),
     "/score": ({"text_1": "q", "text_2": "x"}, {"error"}),
+    "/v1/ranking": ({"query": {"text": "q"}, "passages": [{"text": "x"}]}, {"error"}),
 }
 
 
