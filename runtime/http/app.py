@@ -20,6 +20,7 @@ from runtime.http import pages
 from runtime.http.bodies import field_at, unreadable_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import FOLDERS, PAGES, dialect_of, unknown_path_error
+from runtime.http.guard.foreign import ADVICE
 from runtime.http.openapi import document
 from runtime.http.routes import ENDPOINTS, INFERENCE_PATHS, ROUTES
 from runtime.http.sending import DirectLayer, as_asgi
@@ -140,6 +141,8 @@ def _client_error(request: Request, error: Exception, allowed: str) -> Roundhous
         return BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where)
     if not isinstance(error, HTTPException):
         return EngineFailed("The server failed on this request.", code="internal_error")
+    if error.status_code == 405 and request.url.path in ADVICE:  # like /v1/responses/compact, which may be an id
+        return unknown_path_error(request.url.path)
     if error.status_code == 405:
         methods = " or ".join(word for word in allowed.split(", ") if word not in ("", "HEAD", "OPTIONS"))
         advice = f": send {methods}" if methods else "; see /docs"

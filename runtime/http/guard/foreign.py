@@ -92,6 +92,7 @@ ADVICE: Mapping[str, str] = {
     "/v1/images": _NOTHING,
     "/v1/realtime": "Recordings are transcribed at /v1/audio/transcriptions, in a stream with `stream`.",
     "/v1/conversations": "Send the whole conversation to /v1/responses.",
+    "/v1/responses/compact": "Have a model summarise the conversation, and send that as the input of /v1/responses.",
     "/v1/complete": "It is at /v1/messages.",
     "/v1/chat": "Cohere's second version is at /v2/chat, OpenAI's call at /v1/chat/completions.",
 }

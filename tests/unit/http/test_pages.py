@@ -98,6 +98,13 @@ async def test_options_lists_the_methods(client: httpx.AsyncClient) -> None:
     )  # fmt: skip
 
 
+async def test_a_foreign_path_below_one_of_ours_is_answered_with_advice(client: httpx.AsyncClient) -> None:
+    refused = await client.post("/v1/responses/compact", json={"model": "chat", "input": "hi"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (404, "unknown_path")
+    assert "Have a model summarise" in error["message"]
+
+
 async def test_a_websocket_is_refused_with_404(app: FastAPI) -> None:
     """uvicorn runs with `ws=none`, so an upgrade arrives as a GET."""
     wire = Wire(app, "/v1/realtime", [b""], {"Connection": "Upgrade", "Upgrade": "websocket"})
