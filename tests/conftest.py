@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from registry.base.importing import fast_imports
 from tests.eventually import PATIENCE
-from tests.workers import GroupsOfFiles, group_of, is_last_of_group, mark_groups, without_group
+from tests.workers import GroupsOfFiles, group_of, in_order, is_last_of_group, mark_groups, without_group
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -51,6 +51,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         mark_groups([item for item in items if isinstance(item, pytest.Function)])
+        items[:] = in_order(items)
     for item in items:
         if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(REAL_SECONDS))

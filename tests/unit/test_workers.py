@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.docs.blocks import ROOT
-from tests.workers import GroupsOfFiles, is_last_of_group, without_group
+from tests.workers import GROUPS, LONGEST_FIRST, GroupsOfFiles, in_order, is_last_of_group, without_group
 
 CONFTEST = """
 import os
@@ -67,13 +68,53 @@ def test_files_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
 
 
 class Item:
-    """A collected test, by the group that it has."""
+    """A collected test, by the group that it has, its file, and whether it needs a real engine."""
 
-    def __init__(self, group: str) -> None:
-        self.group = group
+    def __init__(self, group: str, path: str = "", real: bool = False) -> None:
+        self.group, self.path, self.real = group, Path(path), real
 
     def get_closest_marker(self, name: str) -> SimpleNamespace | None:
-        return SimpleNamespace(args=(self.group,)) if self.group and name == "xdist_group" else None
+        has = {"xdist_group": bool(self.group), "real": self.real}
+        return SimpleNamespace(args=(self.group,)) if has[name] else None
+
+
+def test_files_that_wait_long_come_first_and_tests_of_a_file_stay_together() -> None:
+    ordered: Any = [
+        Item("server", "docs/test_docs.py"),
+        Item("locked", "system/test_keys.py"),
+        Item("", "faults/test_kills.py", real=True),
+        Item("", "contract/test_audio.py"),
+        Item("", "contract/test_audio.py", real=True),
+        Item("", "faults/test_sums.py"),
+        Item("", "unit/test_rooms.py"),
+    ]
+    shuffled = [ordered[number] for number in (3, 4, 0, 5, 2, 1, 6)]
+    assert in_order(shuffled) == ordered
+    assert sorted(LONGEST_FIRST) == sorted(set(GROUPS.values()))
+
+
+class Worker:
+    """A worker that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.taken += [NAMES[index] for index in indices]
+
+
+NAMES = [f"test_{number}.py::test_a" for number in range(4)]
+
+
+def test_the_last_worker_begins_at_the_end() -> None:
+    scheduling: Any = object.__new__(GroupsOfFiles)
+    first, last = Worker(), Worker()
+    scheduling.workqueue = OrderedDict((name.partition("::")[0], {name: False}) for name in NAMES)
+    scheduling.assigned_work, scheduling.registered_collections = {first: {}, last: {}}, {first: NAMES, last: NAMES}
+    for worker in (first, last, last, first):
+        scheduling._assign_work_unit(worker)
+    assert (first.taken, last.taken) == ([NAMES[0], NAMES[1]], [NAMES[3], NAMES[2]])
 
 
 def test_a_groups_servers_are_closed_before_others_go_on() -> None:
