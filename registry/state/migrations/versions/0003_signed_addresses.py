@@ -11,5 +11,5 @@ def upgrade() -> None:
     connection, source = op.get_bind(), VERSIONS.c.source
     addresses = sa.select(source).where(source.like("%://%?%")).distinct()
     for address in connection.execute(addresses).scalars().all():
-        shown = f"{address.partition('?')[0]}?…"
-        connection.execute(sa.update(VERSIONS).where(source == address).values(source=shown))
+        plain = f"{address.partition('?')[0]}?…"
+        connection.execute(sa.update(VERSIONS).where(source == address).values(source=plain))
