@@ -316,7 +316,7 @@ class VllmEngine:
         strict = self._strict or call.strict
         given_tools = allowed_tools.restrict(request)
         not_stored = "" if strict else request.drop_store()
-        left_out = self._check(call, request, adapters, strict=strict)
+        left_out = await self._check(call, request, adapters, strict=strict)
         echoed = schemas.echo(request)
         client = client_tools.translate(request, given_tools)
         own = adapters.template(call.served)
@@ -385,7 +385,7 @@ class VllmEngine:
             headers[PRIORITY] = str(call.priority)
         return headers | (call.trace if self._traces else {})
 
-    def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters, *, strict: bool) -> str:
+    async def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters, *, strict: bool) -> str:
         """Check a request. Returns a warning about fields that were left out; '' if there were none."""
         if request.path not in PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
@@ -398,7 +398,8 @@ class VllmEngine:
             turns.check(request)
         limits.check(request, context, self._bounds)
         if not text_only:
-            media.check(request, self._bounds)
+            await media.check_aside(request, self._bounds)
+            self._ready()  # it may have been closed in the meantime
         if request.path == "/detokenize":
             limits.check_tokens(request, max(self._engine.get_tokenizer().max_token_id, config.get_vocab_size() - 1))
         base = call.adapter is None

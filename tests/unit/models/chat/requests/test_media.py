@@ -5,6 +5,7 @@ import io
 import json
 import random
 import struct
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,16 @@ def test_only_the_beginning_of_an_image_is_decoded(monkeypatch: pytest.MonkeyPat
     assert sum(sizes) < 1 << 16
 
 
+async def test_no_image_is_opened_on_the_loop_that_feeds_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The colour profiles of a PNG of 2 MB may take seconds to inflate."""
+    threads = list[str]()
+    monkeypatch.setattr(media, "_pixels_of", lambda image: threads.append(threading.current_thread().name) or 0)
+    for part in (by_chat("AAAA"), by_messages("AAAA"), {"type": "text", "text": "no image"}):
+        body = json.dumps({"messages": [{"role": "user", "content": [part]}]})
+        await media.check_aside(ChatRequest("/v1/chat/completions", body.encode()), BOUNDS)
+    assert [name[:6] for name in threads] == ["images"] * 2
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 8192, 20_001])
 def test_base64_is_read_like_a_file(size: int) -> None:
     data = random.Random(size).randbytes(size)
@@ -204,15 +215,16 @@ def test_settings_of_decoding_are_the_recipes(settings: dict[str, Any], name: st
 
 
 @pytest.mark.parametrize("reads_images", [True, False])
-def test_only_models_that_read_images_count_them(reads_images: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_models_that_read_images_count_them(reads_images: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others refuse them by themselves."""
     engine: Any = VllmEngine(BOUNDS)
     engine._engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=512, is_multimodal_model=reads_images))
-    engine._model, checked = "m", list[ChatRequest]()
+    engine._state, engine._adapters, engine._model = "loaded", SimpleNamespace(), "m"
+    checked = list[ChatRequest]()
     monkeypatch.setattr(fields, "check", lambda *_, **__: "")
     monkeypatch.setattr(media, "check", lambda request, bounds: checked.append(request))
     request = ChatRequest("/v1/chat/completions", b'{"model": "m", "messages": []}')
-    engine._check(SimpleNamespace(adapter=None, served="m"), request, None, strict=False)
+    await engine._check(SimpleNamespace(adapter=None, served="m"), request, None, strict=False)
     assert checked == [request] * reads_images
 
 
