@@ -84,7 +84,7 @@ def choose_victims(excess: Mapping[Owner, int], stalled: Iterable[Body]) -> list
     for body in sorted(stalled, key=lambda one: one.stalls_at):
         if not left:
             break
-        if body.size and any(owner in left for owner in body.owners):
+        if any(owner in left for owner in body.owners):
             victims.append(body)
             left = {owner: n - (body.size if owner in body.owners else 0) for owner, n in left.items()}
             left = {owner: n for owner, n in left.items() if n > 0}

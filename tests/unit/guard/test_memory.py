@@ -99,6 +99,24 @@ def test_empty_bodies_at_the_same_time_end_in_any_order() -> None:
     assert memory.held == 0
 
 
+def test_a_body_that_ends_twice_leaves_nothing() -> None:
+    """A body that gave way is removed again at the end of its request."""
+    memory, one = BodyMemory(MOST, 10), body()
+    memory.add(one, 5, 0.0)
+    memory.remove(one)
+    memory.remove(one)
+    assert (memory.held, memory._held, memory._bodies) == (0, {}, set())
+
+
+def test_a_stalled_body_under_no_full_bound_stays() -> None:
+    memory, longest, own = BodyMemory(100, 10), body(Caller("b", "b1"), "y"), body(Caller("a", "a1"))
+    for one, size, now in ((longest, 20, 0.0), (own, 50, 1.0)):
+        memory.add(one, size, now)
+        one.await_piece(now)
+    assert memory.add(body(Caller("a", "a1"), "z"), 10, 100.0) == [own]
+    assert longest.size == 20
+
+
 def test_a_whole_body_never_gives_way() -> None:
     memory, whole = BodyMemory(MOST, MOST), body()
     memory.add(whole, MOST, 0.0)
