@@ -25,7 +25,7 @@ from models.chat.vllm.cuda import device_ids, sleep_memory
 from models.process_control import has_ended
 from registry.bounds import Bounds
 from tests.contract.vllm.stock import stock
-from tests.eventually import PATIENCE, eventually
+from tests.eventually import eventually
 from tests.unit.adapters import makers
 
 pytestmark = pytest.mark.real
@@ -57,24 +57,11 @@ def test_ranks_of_a_stored_adapter_take_few_regular_expressions(
     assert len(tried) <= len(names) * lower * 2
 
 
-LOGPROBS = """
-from models.chat.vllm import prewarm
-prewarm.environment()
-from vllm.v1.sample import sampler
-print(hasattr(sampler.batched_count_greater_than, "_torchdynamo_orig_callable"))
-import torch
-assert sampler.batched_count_greater_than(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]])).tolist() == [2]
-"""
-
-
-def test_ranks_of_logprobs_are_counted_without_a_compiler() -> None:
-    clean = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"}  # set by another test
-    done = subprocess.run([sys.executable, "-c", LOGPROBS], capture_output=True, text=True, timeout=PATIENCE, env=clean)
-    assert done.stdout.split() == ["False"], done.stderr[-2000:]
-
-
 def test_vllm_itself_compiles_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This takes 8 to 15 s on a CPU at the first request with logprobs."""
+    """The function that counts ranks of logprobs, which a slot never compiles (test_prewarm.py).
+
+    This takes 8 to 15 s on a CPU at the first request with logprobs.
+    """
     monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
     count = stock("vllm.v1.sample.ops.logprobs").batched_count_greater_than
     assert hasattr(count, "_torchdynamo_orig_callable")
