@@ -59,7 +59,7 @@ def scripts(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def serve_scripted(folder: Path, work: Path, *options: str) -> Server:
+def serve_scripted(folder: Path, work: Path) -> Server:
     """Start a server with this model, and the starter model with two adapters and a longer context."""
     model = write_script(folder / "model", scripts(work), context=16384, per_token=16, certainty=1e6)
     (folder / "scripted.yaml").write_text(RECIPE.format(model=model))
@@ -68,4 +68,4 @@ def serve_scripted(folder: Path, work: Path, *options: str) -> Server:
     starter["engine"]["flags"]["hf_overrides"] = json.dumps({"max_position_embeddings": CONTEXT})
     starter["adapters"] = [one for one in starter["adapters"] if one["name"] in ("uppercase", "extract-json")]
     (folder / "starter.yaml").write_text(yaml.safe_dump(starter))
-    return Server(folder / "data", [folder / "scripted.yaml", folder / "starter.yaml"], "--slots", "2", *options)
+    return Server(folder / "data", [folder / "scripted.yaml", folder / "starter.yaml"], "--slots", "2")

@@ -200,15 +200,27 @@ def turns(url: str, **options: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_vercels_default_provider_goes_on_from_stored_items(tmp_path: Path, work: Path) -> None:
-    with serve_scripted(tmp_path, work, "--store-responses", "1") as server:
-        server.wait_ready()
-        server.http.post("/v1/models/scripted/load").raise_for_status()
-        for found in turns(server.url).values():
-            assert found["texts"] == [LIGHT_SAYS] * 3, found
-            assert found["kinds"] == [
-                "user", "function_call", "function_call_output", "item_reference", "user", "item_reference", "user",
-            ]  # fmt: skip
+@pytest.fixture
+def storing(scripted: Server) -> Iterator[Server]:
+    """The server while it stores responses of requests without a key."""
+
+    def stores() -> bool:
+        body = {"model": "scripted", "input": "Hello.", "max_output_tokens": 1}
+        return bool(scripted.http.post("/v1/responses", json=body).json()["store"])
+
+    scripted.command("teams", "edit", "default", "--store-responses", "1")
+    eventually(stores)
+    yield scripted
+    scripted.command("teams", "edit", "default", "--store-responses", "0")
+    eventually(lambda: not stores())
+
+
+def test_vercels_default_provider_goes_on_from_stored_items(storing: Server) -> None:
+    for found in turns(storing.url).values():
+        assert found["texts"] == [LIGHT_SAYS] * 3, found
+        assert found["kinds"] == [
+            "user", "function_call", "function_call_output", "item_reference", "user", "item_reference", "user",
+        ]  # fmt: skip
 
 
 def test_vercels_default_provider_says_what_to_do_where_nothing_is_stored(scripted: Server) -> None:

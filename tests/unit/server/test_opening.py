@@ -10,6 +10,7 @@ import pytest
 
 from registry.base.heap import CollectionLog
 from registry.errors import Unavailable
+from registry.names import DEFAULT_TEAM
 from registry.recipes.loading import Documents, load_recipes
 from runtime.config import logs
 from runtime.config.device import NO_DEVICE, Device
@@ -54,6 +55,17 @@ async def test_half_finished_files_of_a_killed_server_are_removed_at_the_start(t
     settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path / "run", prewarm=False, watch=False)
     async with open_gateway(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100)):
         assert not any(half.exists() for half in halves)
+
+
+async def test_responses_without_a_key_are_stored_for_the_hours_of_the_setting(tmp_path: Path) -> None:
+    settings = Settings(
+        recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False, store_responses=24
+    )
+    async with open_gateway(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100)) as gateway:
+        responses = gateway.services.responses
+        assert (responses.hours(DEFAULT_TEAM), responses.hours("search")) == (24, 0)
+        assert await responses.put("resp_1", DEFAULT_TEAM, b"[]", b"{}")
+        assert (await responses.get(DEFAULT_TEAM, "resp_1")).answer == b"{}"
 
 
 def test_periods_of_budgets_are_by_the_ledgers_clock(tmp_path: Path) -> None:
