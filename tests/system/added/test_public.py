@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,17 @@ class Reference:
     """
 
     def __init__(self, folder: Path) -> None:
+        import gguf
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         (file,) = folder.glob("*.gguf")
         torch.manual_seed(1)
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.float32)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("GGUFReader", "get_tensor_name_map"):  # transformers repeats both, for most of the time
+                patch.setattr(gguf, name, cache(getattr(gguf, name)))
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
+            self.model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.float32)
         self.model.to(torch.bfloat16).to(torch.float32).eval()
         self.template: str = self.tokenizer.chat_template
 
