@@ -228,8 +228,9 @@ def _is_like(narrow: Any, exact: Any) -> bool:
 
 
 def cosine(one: Row, other: Row) -> float:
+    """Return the cosine of two vectors. A vector of zeros has 1 to another one, and 0 to all others."""
     lengths = np.linalg.norm(one) * np.linalg.norm(other)
-    return float(one @ other / lengths) if lengths else 1.0
+    return float(one @ other / lengths) if lengths else float(np.array_equal(one, other))
 
 
 def _cut_warning(inputs: Sequence[Ids]) -> str:
