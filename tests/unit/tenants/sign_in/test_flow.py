@@ -1,6 +1,7 @@
 """A sign-in at a real provider, and each of its faults."""
 
 import logging
+import re
 import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -39,7 +40,8 @@ async def test_a_person_signs_in_with_pkce_and_the_clients_secret(provider: Runn
     assert authorization["code_challenge_method"] == "S256"
     assert len(authorization["code_challenge"]) == 43
     assert authorization["redirect_uri"] == token[0]["redirect_uri"] == BACK
-    assert 43 <= len(token[0]["code_verifier"]) <= 128
+    assert re.fullmatch(r"[A-Za-z0-9._~-]{43,128}", token[0]["code_verifier"]), "RFC 7636, 4.1"
+    assert "/userinfo" not in sent, "the token has the groups"
     assert token[1].startswith("Basic ")
     assert SECRET not in str(provider.requests[:-1])
 
