@@ -90,11 +90,14 @@ async def test_made_up_codes_from_one_address_leave_room_for_others() -> None:
         await asyncio.gather(person, again, *made_up, return_exceptions=True)
 
 
-async def test_a_sign_in_begins_while_many_codes_are_exchanged() -> None:
+async def test_a_sign_in_begins_while_many_codes_are_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     async with slow_provider() as (provider, flow):
         made_up = [asyncio.create_task(arrive(flow, f"made-up-{n}", f"192.0.2.{n}")) for n in range(MOST_STEPS)]
         await provider.has(MOST_STEPS)
         assert (await flow.begin(BACK, "")).url.startswith(provider.url)
+        monkeypatch.setattr("tenants.sign_in.provider.SECONDS", 0.0)
+        with pytest.raises(QueueFull):  # no turn came in time
+            await flow.provider.claims("of a person", BACK, "", "", "192.0.2.99")
         for task in made_up:
             task.cancel()
         await asyncio.gather(*made_up, return_exceptions=True)
