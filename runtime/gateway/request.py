@@ -79,6 +79,8 @@ class Attempt:
     is_stream: bool = False
     warning: str = ""
     """Fields that were left out of the request, as the answer's header gives them."""
+    code: str | None = None
+    """The error's code, if the engine itself refused the request."""
     is_relayed: bool = False
     """Whether another server answers and records the request."""
 
@@ -191,12 +193,12 @@ class Request:
             if attempt.entry is not None:
                 attempt.entry = replace(attempt.entry, revision=revision)
 
-    def answered(self, status: int, *, is_stream: bool = False, warning: str = "") -> None:
+    def answered(self, status: int, *, is_stream: bool = False, warning: str = "", code: str | None = None) -> None:
         """Note the answer's first byte."""
         attempt = self.attempt
         if attempt.first is None:
             attempt.first, attempt.status, attempt.is_stream = self._clock(), status, is_stream
-            attempt.warning = warning
+            attempt.warning, attempt.code = warning, code
 
     def relayed(self, status: int, *, is_stream: bool) -> None:
         """Note that another server answers and records the request."""
@@ -244,7 +246,7 @@ class Request:
     def done(self) -> None:
         """Note a complete answer. An error status counts as a refusal."""
         status = self.attempt.status or 200
-        self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
+        self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status, self.attempt.code)
 
     def client_disconnected(self) -> None:
         """Note a disconnect. The answer may be complete, since OpenAI's SDK closes as soon as it is."""

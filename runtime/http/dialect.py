@@ -33,6 +33,8 @@ class Head:
     headers: Mapping[str, str] = field(default_factory=dict)
     is_relayed: bool = False
     """Whether another server's answer is forwarded, to which nothing may be added."""
+    code: str | None = None
+    """The error's code, if the engine itself refused the request."""
 
     @property
     def is_stream(self) -> bool:

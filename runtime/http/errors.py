@@ -156,28 +156,29 @@ class _ForeignError(msgspec.Struct):
     error: _ForeignFields
 
 
-def translate_engine_error(status: int, body: bytes, dialect: Dialect) -> bytes:
-    """Convert an engine's error body to `dialect`, cut to the length of ours.
+def translate_engine_error(status: int, body: bytes, dialect: Dialect) -> tuple[str, bytes]:
+    """Return the code of an engine's error body, and the body in `dialect`, cut to the length of ours.
 
     A short body in another format stays as it is.
     """
+    ours = by_status(status)
     try:
         fields = msgspec.json.decode(body, type=_ForeignError).error
     except NOT_JSON:
         fields = _ForeignFields("The engine refused this request.")
         if len(body) <= LONGEST:
-            return body
+            return ours.code, body
+    code = cut(fields.code, LONGEST_PARAM) if isinstance(fields.code, str) else ours.code
     if dialect is Dialect.OPENAI:
         fields.message = cut(fields.message, LONGEST)
         fields.param = None if fields.param is None else cut(fields.param, LONGEST_PARAM)
-        ours = by_status(status)
         if isinstance(fields.code, int):
             fields.type, fields.code = None, ours.code
         fields.type = fields.type or ours.type
-        return msgspec.json.encode(_ForeignError(fields))
+        return code, msgspec.json.encode(_ForeignError(fields))
     error = RoundhouseError(fields.message)
     error.status = status
-    return encode(error, dialect)
+    return code, encode(error, dialect)
 
 
 def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:

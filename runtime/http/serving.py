@@ -202,7 +202,9 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
                 head = part
                 texts = (warn_of_fields(parsed.left_out), part.headers.get(WARNING, ""), warned.get(WARNING, ""))
                 warning_header = warning(*texts)
-                request.answered(part.status, is_stream=part.is_stream, warning=warning_header.get(WARNING, ""))
+                request.answered(
+                    part.status, is_stream=part.is_stream, warning=warning_header.get(WARNING, ""), code=part.code
+                )
                 is_whole = "content-length" in part.headers
                 if is_whole:  # sending takes the client's time, not ours
                     request.done()
@@ -270,7 +272,7 @@ async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest,
         async for part in parts:
             if isinstance(part, Head):
                 head = part
-                request.answered(part.status)
+                request.answered(part.status, code=part.code)
             else:
                 body += part
     if head is None:

@@ -1,6 +1,7 @@
 """The chat endpoints: bodies are forwarded to vLLM's own application, and its answers to the client."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,14 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
             yield event.data
         elif isinstance(event, ResponseStart):
             started = event
-    if started is not None and not opened:
+    if started is None or opened:
+        return
+    if not refusal:
         yield head(started)
-    if refusal and started is not None:
-        yield http_errors.translate_engine_error(started.status, bytes(refusal), dialect)
+        return
+    code, data = http_errors.translate_engine_error(started.status, bytes(refusal), dialect)
+    yield replace(head(started), code=code)
+    yield data
 
 
 def head(started: ResponseStart) -> Head:
