@@ -248,3 +248,25 @@ def test_a_reranker_may_have_more_tokens_than_bytes() -> None:
     for _ in range(100):
         estimator.learn(1_000, "", Usage(prompt_tokens=10_000))
     assert estimator.prompt(1_000) > 9_000
+
+
+def test_answers_are_estimated_by_adapter_and_within_what_a_request_allows() -> None:
+    estimator = WorkEstimator(Task.CHAT)
+    for _ in range(100):
+        estimator.learn(100, "long", Usage(prompt_tokens=25, completion_tokens=1000))
+    read = estimator.prompt(100)
+    assert estimator.work(100, "", None) == estimator.work(100, "other", None) == read + 4 * 64, "its own"
+    assert estimator.work(100, "long", None) == pytest.approx(read + 4 * 1000, rel=0.01)
+    assert estimator.work(100, "long", 5000) == estimator.work(100, "long", None)
+    assert estimator.work(100, "long", 10) == read + 4 * 10
+    before = estimator.work(100, "long", None)
+    estimator.learn(100, "long", Usage())
+    assert estimator.work(100, "long", None) == before, "a request that ended before its tokens were counted"
+    assert estimator.work(0, "", 0) == 1
+
+
+def test_recordings_are_estimated_by_their_seconds() -> None:
+    estimator = WorkEstimator(Task.TRANSCRIBE)
+    for _ in range(100):
+        estimator.learn(32_000, "", Usage(audio_seconds=2.0))
+    assert estimator.prompt(64_000) == pytest.approx(4 * 50, rel=0.01)
