@@ -119,8 +119,8 @@ def name_fault(key: str, known: Collection[str] = ()) -> str | None:
     known: vLLM's flags and their negations, with underscores; default: those in its source.
     """
     name, known = key.replace("-", "_"), known or vllm_source.serve_flags()
-    if name in VLLM_FIELDS:
-        return f"write it as {VLLM_FIELDS[name]} of the recipe"
+    if (field := VLLM_FIELDS.get(name.removeprefix("no_"))) is not None:
+        return f"write it as {field} of the recipe"
     if name in NEVER:
         return f"use {REPLACEMENTS[name]}" if name in REPLACEMENTS else "the slot sets it"
     if not known or name in known:

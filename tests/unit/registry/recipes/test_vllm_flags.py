@@ -18,6 +18,7 @@ def with_flags(flags: str) -> str:
     ("flags", "words"),
     [
         ("{max-model-len: 4096}", "max-model-len: write it as context_length of the recipe"),
+        ("{no-enable-lora: true}", "no-enable-lora: write it as memory.adapters.device of the recipe"),
         ("{enable_log_requests: true}", "enable_log_requests: the slot sets it"),
         ("{allowed_origins: x}", "allowed_origins: use roundhouse serve --cors-origins"),
         ("{enforce_eagre: true}", "enforce_eagre: this vLLM has no such flag; write enforce_eager"),
