@@ -14,5 +14,5 @@ sessions.py    signed-in browsers
 | has a higher boot number             | -                                | lost: another server has the name |
 
 Leases use only the database's clock. A server whose lease expired DEAD_SECONDS ago is dead: the server that holds the
-lock ends its open rows in the ledger (`tenants.ledger`).
+lock ends its open rows in the ledger (`tenants.ledger`). After FORGOTTEN_DAYS its row is deleted.
 """

@@ -22,7 +22,9 @@ RENEW_SECONDS = 2.0
 DEAD_SECONDS = 60.0
 """Seconds after the end of its lease when a server counts as dead, and others end its open ledger rows."""
 SWEPT_SECONDS = 3600.0
-"""Seconds before the rows of a dead server are looked for again. The table keeps every server that ever joined."""
+"""Seconds before the rows of a dead server are looked for again."""
+FORGOTTEN_DAYS = 30
+"""Days after the end of its lease when a server's row is deleted."""
 CLOCK_SECONDS = 5.0
 """Largest difference of a clock from the database's without a warning."""
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -121,7 +123,9 @@ class MemberTable:
     def join(self, new: NewMember) -> int:
         """Take the name. Returns the boot number. Raises Conflict while another server has it."""
         with self._database.write() as connection:
-            before = self._check(connection, new)
+            if not (before := self._check(connection, new)):
+                self._read_clock(connection)
+                before = int(self.now())  # above all boots of a row that was deleted
             values = {
                 "boot": before + 1, "server": new.server, "role": new.role, "address": new.address,
                 "version": new.version, "lease_until": _lease(), "draining": False,
@@ -185,19 +189,23 @@ class MemberTable:
             connection.execute(sa.update(MEMBERS).where(MEMBERS.c.name == name).values(draining=draining))
 
     def sweep(self, end_rows: Callable[[str], int]) -> Mapping[str, int]:
-        """End the rows of each dead server, unless another server is just doing so.
+        """End the rows of each dead server, unless another server is just doing so. Forget those that left long ago.
 
+        A jump of the database's clock deletes no living server: its lease would be seen to change in SWEPT_SECONDS.
         end_rows: takes the id of a data directory. Returns how many were ended, by name. Raises Unavailable.
         """
         newest, now = sa.func.max(MEMBERS.c.lease_until), sa.func.clock_timestamp()
-        dead = sa.select(sa.func.max(MEMBERS.c.name).label("name"), MEMBERS.c.server, newest.label("ends"))
+        is_forgotten = (newest < now - datetime.timedelta(days=FORGOTTEN_DAYS)).label("is_forgotten")
+        dead = sa.select(
+            sa.func.max(MEMBERS.c.name).label("name"), MEMBERS.c.server, newest.label("ends"), is_forgotten
+        )
         dead = dead.group_by(MEMBERS.c.server)
         dead = dead.having(newest < now - datetime.timedelta(seconds=DEAD_SECONDS))
         lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtext(sa.func.concat(sa.func.current_schema(), " sweep")))
         with self._database.read() as connection:
             if not connection.execute(sa.select(lock)).scalar_one():
                 return {}
-            ended = {}
+            ended, forgotten = {}, []
             for row in connection.execute(dead).all():
                 ends, at = self._swept.get(row.server, (None, 0.0))
                 if ends == row.ends and time.monotonic() - at < SWEPT_SECONDS:
@@ -205,6 +213,13 @@ class MemberTable:
                 if count := end_rows(row.server):
                     ended[row.name] = count
                 self._swept[row.server] = row.ends, time.monotonic()
+                if ends == row.ends and row.is_forgotten:
+                    forgotten.append(row)
+        for row in forgotten:
+            with self._database.write() as connection:
+                its = (MEMBERS.c.server == row.server) & (MEMBERS.c.lease_until <= row.ends)
+                connection.execute(sa.delete(MEMBERS).where(its))
+            del self._swept[row.server]
         return ended
 
     def leave(self, name: str, boot: int) -> None:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from fleet.membership import members as member_module
 from fleet.membership.members import (
     DEAD_SECONDS,
+    FORGOTTEN_DAYS,
     LEASE_SECONDS,
     MemberTable,
     NewMember,
@@ -162,6 +163,27 @@ def test_rows_of_a_dead_server_are_ended_once(members: MemberTable, monkeypatch:
     assert members.sweep(lambda _: 1) == {}
     age(members, "node-1", LEASE_SECONDS + DEAD_SECONDS + 2.0)
     assert members.sweep(lambda _: 1) == {"node-1": 1}, "it was there again"
+
+
+def test_a_server_that_left_long_ago_is_forgotten(members: MemberTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    month = FORGOTTEN_DAYS * 86_400.0
+    old, recent, alive = (members.join(server(name, f"data-{name}")) for name in ("old", "recent", "alive"))
+    age(members, "old", LEASE_SECONDS + month + 1.0)
+    age(members, "recent", LEASE_SECONDS + month - 600.0)
+    age(members, "alive", LEASE_SECONDS + month + 1.0)  # the database's clock jumped before it renewed its lease
+
+    def names() -> list[str]:
+        with members.database.read() as connection:
+            return sorted(connection.execute(sa.select(MEMBERS.c.name)).scalars())
+
+    assert members.sweep(lambda _: 0) == {}
+    assert names() == ["alive", "old", "recent"], "it is looked at again later"
+    assert members.renew("alive", alive) is not None
+    monkeypatch.setattr(member_module, "SWEPT_SECONDS", 0.0)
+    assert members.sweep(lambda _: 1) == {"old": 1, "recent": 1}
+    assert names() == ["alive", "recent"]
+    assert members.join(server("old", "data-new")) >= old > 10**9, "a time: nodes ignore reports of an earlier boot"
+    assert members.join(server("recent", "data-recent")) == recent + 1
 
 
 def test_one_server_sweeps_at_a_time(members: MemberTable, url: str) -> None:
