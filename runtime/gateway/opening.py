@@ -359,8 +359,10 @@ class _Rooms:
             return None
         from runtime.gateway.peers.opening import tables_of
 
+        tables = await asyncio.to_thread(tables_of, self.settings)
+        self.ledger.clock = tables.members.now  # also for the limits, which are read next
         await self.keys.tables()  # fails here if this server's pepper differs from that of the others
-        return await asyncio.to_thread(tables_of, self.settings)
+        return tables
 
     async def close(self) -> None:
         if self.shared_limits is not None:

@@ -76,6 +76,29 @@ def test_periods_of_budgets_are_by_the_ledgers_clock(tmp_path: Path) -> None:
     assert rooms.limiter._wall() == 7.0
 
 
+async def test_a_server_of_a_fleet_reads_its_limits_by_the_databases_clock(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(
+        recipes=(), data_dir=tmp_path, run_dir=tmp_path / "run", fleet="clocks", front=True, database=database_url,
+        pepper="p" * 32,
+    )  # fmt: skip
+    rooms, times = _Rooms(settings, Documents(), NO_DEVICE), list[float]()
+    rooms.ledger.clock = lambda: 7.0  # this machine's, which is wrong
+
+    async def read(_: object) -> None:
+        times.append(rooms.ledger.clock())
+
+    monkeypatch.setattr(rooms.limits, "read", read)
+    tables = await rooms._fleet_tables()
+    assert tables is not None
+    assert [now > 10**9 for now in times] == [True]
+    await rooms.ledger.close()
+    await rooms.keys.close()
+    tables.names.database.close()
+    tables.members.close()
+
+
 async def test_a_start_that_fails_at_the_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "configure", lambda _: None)  # of the test run's own
 
