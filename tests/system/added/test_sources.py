@@ -2,13 +2,15 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from anthropic import Anthropic
+from openai import OpenAI
 from typer.testing import CliRunner
 
 from registry.files.sources import locate
@@ -288,3 +290,59 @@ def test_an_edit_with_faults_changes_nothing(server: Server) -> None:
         answer = server.http.patch("/v1/models/my-chat", json={"changes": changes})
         assert answer.status_code == status, answer.text
     assert server.model("my-chat")["recipe_version"] == before
+
+
+SYSTEM = "Answer in capitals, and say nothing else."
+HI: Any = [{"role": "user", "content": "turn on the lamp"}]
+
+
+@pytest.fixture
+def edit(server: Server) -> Iterator[Callable[..., None]]:
+    """Change the defaults of `my-chat`, and remove them after the test."""
+
+    def edit(**changes: object) -> None:
+        answer = server.http.patch("/v1/models/my-chat", json={"changes": changes})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["version"] == answer.json()["before"] + 1
+
+    yield edit
+    edit(system=None, stop=None)
+
+
+def test_a_system_message_and_stop_sequences_take_effect_without_a_load_in_each_dialect(
+    server: Server, edit: Callable[..., None]
+) -> None:
+    openai = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    anthropic = Anthropic(base_url=server.url, api_key="none")
+
+    def prompts(system: str = "") -> list[int]:
+        """Return the tokens of the prompt in each dialect."""
+        messages: Any = [*([{"role": "system", "content": system}] if system else []), *HI]
+        chat = openai.chat.completions.create(model="my-chat", messages=messages, max_tokens=1).usage
+        response = openai.responses.create(model="my-chat", input=messages, max_output_tokens=1)
+        assert chat is not None
+        assert response.usage is not None
+        assert response.instructions is None
+        more: Any = {"system": system} if system else {}
+        counted = anthropic.messages.count_tokens(model="my-chat", messages=HI, **more).input_tokens
+        tokens = server.http.post("/tokenize", json={"model": "my-chat", "messages": messages}).json()["count"]
+        return [chat.prompt_tokens, response.usage.input_tokens, counted, tokens]
+
+    def text(**more: Any) -> str:
+        answer = openai.chat.completions.create(model="my-chat", messages=HI, temperature=0, max_tokens=20, **more)
+        return answer.choices[0].message.content or ""
+
+    with openai, anthropic:
+        plain, expected, whole = prompts(), prompts(SYSTEM), text()
+        assert all(one > other for one, other in zip(expected, plain, strict=True))
+        loads = server.metric("roundhouse_load_seconds_count")
+        edit(system=SYSTEM)
+        assert prompts() == expected
+        assert prompts(SYSTEM) == expected
+        edit(system=None, stop=[whole[2:4]])
+        assert prompts() == plain
+        assert text() == whole.partition(whole[2:4])[0]
+        assert text(stop=["no such text"]) == whole
+        message = anthropic.messages.create(model="my-chat", messages=HI, max_tokens=20, extra_body={"temperature": 0})
+        assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", whole[2:4])
+        assert server.metric("roundhouse_load_seconds_count") == loads
