@@ -2,6 +2,7 @@
 
 import itertools
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tenants.caller import EVERY, SCOPES, Scope, ServiceClass
 from tenants.key_settings import FILE
 from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import Keyring
-from tenants.keys.records import KeyRequest
+from tenants.keys.records import KeyRequest, check_hours, check_weight
 from tenants.keys.table import KeyTable, teams_storing_texts
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
@@ -261,6 +262,21 @@ def test_every_change_raises_the_revision(table: KeyTable) -> None:
 def test_invalid_keys_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         KeyRequest("default", **wrong)
+
+
+def test_bounds_of_keys_and_teams_include_their_ends() -> None:
+    KeyRequest("default", "x" * 128, models=("a",) * 64, timeout=86_400.0)
+    for weight in (0.001, 1000.0):
+        check_weight(weight)
+    for hours in (0, 8760):
+        check_hours(hours)
+    beyond: list[Callable[[], object]] = [
+        lambda: KeyRequest("default", timeout=86_400.5), lambda: check_weight(1000.5), lambda: check_hours(8761),
+        lambda: check_hours(-1),
+    ]  # fmt: skip
+    for check in beyond:
+        with pytest.raises(BadRequest):
+            check()
 
 
 def test_keys_of_another_pepper_are_noticed(table: KeyTable, database: Database) -> None:

@@ -59,6 +59,14 @@ def test_the_pepper_is_created_once_and_readable_only_by_its_owner(tmp_path: Pat
     assert os.listdir(tmp_path / "data") == ["pepper"]
 
 
+def test_a_pepper_that_others_could_read_is_made_private(tmp_path: Path) -> None:
+    """As after it was restored from a backup."""
+    (tmp_path / "pepper").write_text("y" * 64 + "\n")
+    (tmp_path / "pepper").chmod(0o644)
+    assert secret.load_pepper(tmp_path) == b"y" * 64
+    assert stat.S_IMODE((tmp_path / "pepper").stat().st_mode) == 0o600
+
+
 def test_a_pepper_from_the_environment_needs_no_file(tmp_path: Path) -> None:
     assert secret.load_pepper(tmp_path, "x" * 32) == b"x" * 32
     assert list(tmp_path.iterdir()) == []
