@@ -82,6 +82,20 @@ def extended(*contents: bytes) -> bytes:
     return headers + tar(GOOD, "w")
 
 
+def sparse() -> bytes:
+    """Return a tar whose file of one byte is one of a TiB, of which the others are holes."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("GNUSparseFile.0/x")
+        info.size = 513
+        info.pax_headers = {
+            "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "adapter_model.safetensors",
+            "GNU.sparse.realsize": str(1 << 40),
+        }  # fmt: skip
+        archive.addfile(info, io.BytesIO(b"1\n0\n1\n".ljust(512, b"\0") + b"x"))
+    return buffer.getvalue()
+
+
 def nested(prefix: str) -> dict[str, bytes]:
     return {f"{prefix}{name}": data for name, data in GOOD.items()}
 
@@ -151,6 +165,7 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
         tarfile.TarInfo("x").tobuf()[157:], bytes(32 << 20)])), ""),
     "digits that tarfile searches for minutes": (extended(b"1" * (1 << 20)), "extended headers are too long"),
     "many extended headers": (extended(*[b"1" * (9 << 10)] * 50), "extended headers are too long"),
+    "mostly holes": (sparse(), "is a sparse file"),
     "encrypted": (zip_encrypted(), "encrypted"),
     "zip size lies": (zip_size_lies(), ""),
     "other packing": (zipped(GOOD, zipfile.ZIP_LZMA), "deflate"),
