@@ -52,6 +52,22 @@ def test_an_unknown_family_without_weights_is_refused(tmp_path: Path) -> None:
         read_base(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "has no config.json and no safetensors files"),
+        ("[1", "cannot be used: JSONDecodeError"),
+        ("[1]", "cannot be used: AttributeError"),
+        ('{"model_type": "llama", "hidden_size": 8}', "cannot be used: KeyError"),
+    ],
+)
+def test_a_base_without_a_usable_config_says_why(tmp_path: Path, config: str | None, words: str) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(UnknownBase, match=words):
+        read_base(tmp_path)
+
+
 def test_a_changed_base_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**SMALL, "model_type": "llama"}))
     assert read_base(tmp_path).layers == 2
