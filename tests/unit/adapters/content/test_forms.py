@@ -3,13 +3,13 @@
 import json
 import shutil
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from adapters.check_process import check
 from adapters.content.config import REFUSED
-from adapters.content.forms import CONFIG, FOREIGN, INITS, KINDS, TENSORS
+from adapters.content.forms import CONFIG, FOREIGN, INITS, KINDS, TENSORS, is_shadow
 from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from registry.bounds import Bounds
@@ -62,6 +62,19 @@ def test_each_form_of_an_archive_gives_the_same_adapter(base: Base, tmp_path: Pa
         folder = tmp_path / what
         folder.mkdir()
         assert judge(*zipped(files, folder)[:1], base, folder / "out").digest == plain.digest, what
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("mine/._adapter_config.json", True),
+        ("mine/.DS_Store", True),
+        ("__MACOSX/mine/adapter_config.json", True),
+        ("mine/adapter_config.json", False),
+    ],
+)
+def test_files_that_macos_adds_are_known_by_their_names(name: str, is_one: bool) -> None:
+    assert is_shadow(PurePosixPath(name)) is is_one
 
 
 def test_an_archive_of_checkpoints_alone_names_one(base: Base, tmp_path: Path) -> None:
