@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from runtime.config.logs import handler
-from runtime.gateway.sinks.metrics import RequestLog, log
+from runtime.gateway.context import RequestContext
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.sinks.metrics import RequestLog, RequestMetrics, log
+from runtime.http.routes import ENDPOINTS
+from tenants.caller import ServiceClass
+from tenants.ledger.rows import BATCH
+from tests.unit.http.answering import answer
 from tests.unit.http.fakes import FakeGateway, application
 
 REQUEST = {"model": "chat", "messages": []}
@@ -70,3 +77,23 @@ async def test_text_of_the_body_is_not_logged(tmp_path: Path) -> None:
     secret = "my secret text"
     body = {**REQUEST, "messages": [{"role": "user", "content": secret}], "user": secret}
     assert secret not in "".join(await log_lines(tmp_path, io.StringIO(), body))
+
+
+async def test_batch_lines_are_not_logged_and_do_not_count_in_the_series_of_alerts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """50,000 lines would hide people's requests in the log, and wait for hours by design."""
+    caplog.set_level(logging.INFO, log.name)
+    metrics = Metrics()
+    gateway = FakeGateway(tmp_path, sinks=[RequestLog(), RequestMetrics(metrics)])
+    gateway.links["chat"].script = lambda _: ANSWER
+    for context in (RequestContext("person"), RequestContext("line", service_class=ServiceClass.BATCH, source=BATCH)):
+        answered = await answer(
+            gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], json.dumps(REQUEST).encode()
+        )
+        assert answered.status == 200
+    assert [record.request_id for record in caplog.records if record.name == log.name] == ["person"]  # type: ignore[attr-defined]
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    for name in ("roundhouse_time_to_first_token_seconds_count", "roundhouse_class_requests_total"):
+        assert [one.labels["class"] for one in samples if one.name == name] == ["interactive"]
+    assert sum(one.value for one in samples if one.name == "roundhouse_requests_total") == 2
