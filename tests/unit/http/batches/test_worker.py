@@ -23,6 +23,7 @@ from registry.catalog import ResolvedName
 from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
 from runtime.gateway.local import rooms
+from runtime.http.batches.lines import batch_worker
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import Caller, ServiceClass
 from tenants.keys.keyring import Keyring, TeamEntry
@@ -33,6 +34,7 @@ from tenants.limits.records import Kind, Limit
 from tests.eventually import PATIENCE
 from tests.unit.http.answering import answer as answer_request
 from tests.unit.http.batches.bench import BATCH, CALLER, Bench, answer, body, echo, other_batch
+from tests.unit.http.batches.conftest import BatchServer
 
 
 @pytest.fixture(autouse=True)
@@ -646,6 +648,13 @@ async def test_a_batch_has_forecasts_while_it_runs_which_are_judged_at_its_end(
     known = await bench.get("b")
     assert known.forecast is not None, "the model's rate and the work of lines are measured by now"
     await bench.worker.forecast("unknown")
+
+
+async def test_a_servers_metrics_compare_forecasts_with_the_ends_of_batches(served: BatchServer) -> None:
+    forecasts = batch_worker(served.gateway.gateway)._forecasts
+    forecasts._observe("tenth", 0.5)
+    text = (await served.http.get("/metrics")).text
+    assert 'roundhouse_batch_forecast_ratio_sum{made="tenth"} 0.5' in text
 
 
 async def test_another_servers_forecast_stays_until_it_is_old(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
