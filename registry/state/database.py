@@ -1,5 +1,6 @@
 """A data directory's persistent state: adapters, aliases, pins, measurements."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -137,6 +138,7 @@ class State:
         shared: the tables of shared names, which are closed with this, if servers share names.
         """
         self.path = directory / FILE
+        self._refreshing = threading.Lock()
         self._database = look(directory, url) if read_only else open_state(directory, url)
         self._database.set_timeouts()
         own = TableAccess(self._database, alone=not read_only)
@@ -164,7 +166,7 @@ class State:
         revision = self._names.revision
         if revision is None:
             return False
-        with self._names.read() as db:
+        with self._refreshing, self._names.read() as db:  # so that no older names replace newer ones
             number = revision.read(db)
             if number == revision.known:
                 return False

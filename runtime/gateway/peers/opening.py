@@ -124,6 +124,7 @@ def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetP
     shared = SharedNames(
         tables.names, own.state, own.names, names, own.adapters, own.routers, files, router_files, model_set
     )
+    fleet.read_names = shared.catch_up
     backend = PeerBackend(own_names, names, reports, client, own.adapters.is_stored, own.has_weights)
     backend.passed = fleet.passed.append
     conversations = PeerConversations(member.name, fleet.nodes, reports, client)

@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
 from prometheus_client import Gauge
@@ -63,6 +63,10 @@ WARN_DAYS = 14
 """Days before the certificate expires at which log warnings begin, one a day."""
 
 
+async def _nothing() -> None:
+    """Do nothing."""
+
+
 class Fleet:
     """A server's membership in its fleet. Created and closed on the event loop.
 
@@ -100,6 +104,8 @@ class Fleet:
         """Returns the blocks of shared limits that this server holds."""
         self.passed: deque[FleetPassedView] = deque(maxlen=KEPT_PASSED)
         """The last requests that it forwarded."""
+        self.read_names: Callable[[], Awaitable[None]] = _nothing
+        """Applies what other servers have changed in the shared names."""
         self.end_rows: Callable[[str], int] = lambda _server: 0
         """Closes a dead server's open rows in the ledger and its shares of limits. Blocks."""
         self._task: asyncio.Task[None] | None = None

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
+from registry.errors import RoundhouseError
 from registry.state.database import State
 from registry.state.shared.opening import SharedTables
 from registry.state.shared.watch import SharedWatch
@@ -14,6 +16,7 @@ from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
 from runtime.gateway.routing.store import RouterStore
 
 log = logging.getLogger("roundhouse.fleet")
+CATCH_UP_SECONDS = 2.0
 
 
 class SharedNames:
@@ -37,7 +40,7 @@ class SharedNames:
         router_files: RouterPuller,
         model_set: ModelSet | None,
     ) -> None:
-        self._own, self._peers, self._adapters, self._routers = own, peers, adapters, routers
+        self._state, self._own, self._peers, self._adapters, self._routers = state, own, peers, adapters, routers
         self._files, self._pullers = files, [router_files, *([] if files is None else [files])]
         self._loop = asyncio.get_running_loop()
         self._watch = SharedWatch(tables, state, self._announce)
@@ -61,6 +64,16 @@ class SharedNames:
             await puller.close()
         if self._following is not None:
             await asyncio.wait({self._following})
+
+    async def catch_up(self) -> None:
+        """Apply what others have changed until now, without waiting for the notification.
+
+        If the database does not answer in CATCH_UP_SECONDS, the watch applies it later.
+        """
+        with suppress(RoundhouseError, TimeoutError):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                await asyncio.to_thread(self._state.refresh)
+        self._changed()
 
     def _announce(self) -> None:
         """Announce changes. Called in the watch's thread."""

@@ -67,8 +67,10 @@ async def pass_on(scope: Scope, receive: Receive, send: Send, node: str | None =
     path = scope["raw_path"].decode("latin-1").partition("?")[0] + (f"?{query}" if query else "")
     content = (beginning or None) if is_whole else _joined(beginning, body)
     async with fleet.exchange(context, scope["method"], node, path, content, scope["headers"]) as answer:
+        if answer.status < 300 and scope["method"] not in ("GET", "HEAD"):  # the client's next request is about it
+            await fleet.read_names()
         made = answer.headers.get("location", "")
-        if answer.status == 201 and made.startswith(MODEL):  # the client's next request is about it
+        if answer.status == 201 and made.startswith(MODEL):
             await fleet.wait_for_model(unquote(made.removeprefix(MODEL)))
         await send_answer(answer, send)
 

@@ -273,6 +273,23 @@ async def test_a_front_passes_a_change_on_and_the_answer_back(
     assert (alias.status_code, state.models.aliases()) == (200, {"fast": "chat"})
 
 
+async def test_a_front_reads_a_change_that_it_passed_on_before_it_answers(
+    fleet: Fleet, nodes: list[AdapterNode]
+) -> None:
+    """A client that uses a name right after it was made gets no 404 from the server that it was made through."""
+    membership = fleet.front.gateway.services.fleet
+    assert membership is not None
+
+    async def read() -> None:
+        fleet.names.names.refresh()
+
+    membership.read_names = read
+    body = {"model": "legal@next", "messages": [{"role": "user", "content": "hello"}]}
+    assert (await fleet.client.post("/v1/chat/completions", json=body)).status_code == 404
+    await fleet.client.put("/v1/adapters/chat:legal/aliases/next", json={"version": "v1"})
+    assert (await fleet.client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
 async def test_a_front_lists_and_deletes_the_merged_models_of_a_node(fleet: Fleet, state: State) -> None:
     node = fleet.node("node-1", state=state)
     (node.fake.settings.data_dir / "merged" / "default+one").mkdir(parents=True)

@@ -4,7 +4,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +19,7 @@ from registry.state.database import State
 from registry.state.shared import watch
 from registry.state.shared.tables import REVISION
 from registry.storage.database import Database, url_of
+from runtime.gateway.peers.sharing import SharedNames
 from tests.eventually import PATIENCE, eventually
 from tests.unit.registry.makers import KEY, digest, new, recipe
 from tests.unit.registry.shared.rig import Sharers
@@ -43,6 +47,23 @@ def test_a_change_with_a_lost_notification_is_found_by_the_next_poll(fleet: Shar
     one.tables.revision.channel = "nobody_listens"
     one.state.models.set_alias("fast", "m")
     eventually(lambda: other.state.models.aliases() == {"fast": "m"})
+
+
+async def test_a_server_catches_up_without_a_notification(fleet: Sharers) -> None:
+    one, other, applied = fleet.server(), fleet.server(), list[str]()
+
+    def part(name: str) -> Any:
+        return SimpleNamespace(**dict.fromkeys(("refresh", "follow", "wake"), partial(applied.append, name)))
+
+    peers = SimpleNamespace(names=part("peers"))
+    routers, files = part("routers"), part("files")
+    names = SharedNames(
+        other.tables, other.state, part("own"), cast(Any, peers), part("adapters"), routers, None, files, None
+    )
+    one.state.models.set_alias("fast", "m")
+    await names.catch_up()
+    assert other.state.models.aliases() == {"fast": "m"}
+    assert applied == ["own", "peers", "routers", "files"]
 
 
 def test_a_server_that_missed_no_change_reads_only_the_changed_tables(
