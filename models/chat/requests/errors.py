@@ -30,6 +30,9 @@ ADVICE = {
         b"a budget of reasoning needs a parser of it: leave 'thinking_token_budget', or that of 'thinking', out, or "
         b"let this model's recipe name a parser in engine.flags.reasoning_parser."
     ),
+    b"Start the server with --trust-request-mm-kwargs only when clients are trusted.": (
+        b"Leave them out, or let this model's recipe allow some: engine.flags.trust_request_mm_kwargs: true."
+    ),
     b"--trust-request-chat-template is not set. Refused request with untrusted chat template.": (
         b"a template is a program: let the model's recipe name it in engine.flags.chat_template."
     ),

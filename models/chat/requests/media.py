@@ -56,7 +56,7 @@ async def check_aside(request: ChatRequest, bounds: Bounds) -> None:
 def check(request: ChatRequest, bounds: Bounds) -> None:
     """Raise BadRequest for images with too many pixels together, or settings that may need unbounded memory.
 
-    For models with images only; others ignore the settings, and refuse images.
+    For models with images only; others refuse images, and have no use for the settings.
     """
     _check_settings(request, bounds)
     pixels = count = 0

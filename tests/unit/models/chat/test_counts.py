@@ -167,10 +167,11 @@ def test_vllms_advice_is_replaced_by_ours(words: bytes) -> None:
 
 @pytest.mark.real
 def test_vllm_still_has_these_messages() -> None:
+    from vllm.entrypoints.generate.base import protocol
     from vllm.renderers import hf, online_renderer
     from vllm.v1.engine import input_processor
 
-    modules = (hf, online_renderer, input_processor)
+    modules = (hf, online_renderer, input_processor, protocol)
     trees = (ast.parse(Path(module.__file__).read_text()) for module in modules)
     stated = [part.value for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Constant)]
     texts = "\n".join(filter(lambda value: isinstance(value, str), stated))
