@@ -8,7 +8,7 @@ import pytest
 
 from adapters.check_process import check
 from adapters.content.forms import CONFIG
-from adapters.content.tokenizer import own_template
+from adapters.content.tokenizer import examine_tokenizer, own_template
 from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from registry.bounds import Bounds
@@ -118,6 +118,21 @@ def test_a_tokenizer_with_other_ids_is_refused(base: Base, tmp_path: Path) -> No
     write_adapter(tmp_path / "it")
     write_tokenizer(tmp_path / "it", first=7)
     assert "gives 1 tokens other ids than the base's ('<|end|>')" in " ".join(judge(tmp_path / "it", base).faults)
+
+
+def test_pieces_with_scores_have_their_places_as_ids(tmp_path: Path) -> None:
+    """As in the tokenizers of T5 and XLM-RoBERTa, whose vocabularies are lists."""
+    own, base = tmp_path / "own", tmp_path / "base"
+    for folder, pieces in (
+        (own, [["<unk>", 0.0], ["b", -1.0], [], ["a", -2.0]]),
+        (base, [["<unk>", 0.0], ["a", -2.0]]),
+    ):
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": pieces}}))
+    more, moved = examine_tokenizer(own, base, trusted=False).faults
+    assert "1 tokens that the base lacks ('b')" in more
+    assert "1 tokens other ids than the base's ('a')" in moved
+    assert examine_tokenizer(base, base, trusted=False).faults == []
 
 
 def test_a_tokenizer_that_splits_differently_is_noted(base: Base, tmp_path: Path) -> None:
