@@ -116,11 +116,10 @@ def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capfd: pytest.Captur
     folder = tmp_path / "tiny"
     folder.mkdir()
     write_gguf(folder / "tiny.gguf", fixtures.write_base(tmp_path / "base"))
-    for source in (folder, folder / "tiny.gguf"):
-        check(source)
-        printed = capfd.readouterr().out
-        assert printed.startswith(f"{folder} can be served: chat by vllm.")
-        assert "- The GGUF is converted to bfloat16 once: " in printed
+    check(folder / "tiny.gguf")
+    printed = capfd.readouterr().out
+    assert printed.startswith(f"{folder} can be served: chat by vllm.")
+    assert "- The GGUF is converted to bfloat16 once: " in printed
     (folder / "tiny.gguf").write_bytes(b"GGUF and nothing else")
     with pytest.raises(RefusedError, match="cannot be read here"):
         check(folder)
