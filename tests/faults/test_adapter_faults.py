@@ -23,14 +23,15 @@ from tests.unit.adapters.zoo import ZOO, write_zoo
 
 pytestmark = pytest.mark.real
 WATCHED = ["tiny", "by-1", "by-2"]
+"""Models of the streams in the background: the base and two adapters."""
 
 
-@pytest.fixture
-def watched(tiny: Tiny) -> list[str]:
-    """Models of the streams in the background: the base and two adapters."""
+@pytest.fixture(scope="module")
+def alone(tiny: Tiny) -> dict[str, list[int]]:
+    """Return these streams' tokens while nothing else happens."""
     tiny.add("by-1", 1)
     tiny.add("by-2", 2)
-    return WATCHED
+    return undisturbed(tiny, WATCHED)
 
 
 def with_text(tiny: Tiny, seeds: range) -> tuple[int, str, list[int]]:
@@ -50,14 +51,13 @@ def with_text(tiny: Tiny, seeds: range) -> tuple[int, str, list[int]]:
 
 
 def test_every_bad_adapter_is_refused_with_its_reason_and_no_one_notices(
-    tiny: Tiny, watched: list[str], tmp_path: Path
+    tiny: Tiny, alone: dict[str, list[int]], tmp_path: Path
 ) -> None:
     zoo = write_zoo(tmp_path)
     assert len(zoo) >= 30
-    alone = undisturbed(tiny, watched)
     assert len({tuple(tokens) for tokens in alone.values()}) == 3
     before = tiny.http.get("/v1/adapters").json()["data"]
-    with Bystanders(tiny, watched) as seen:
+    with Bystanders(tiny, WATCHED) as seen:
         for bad in ZOO:
             answer = tiny.register(f"zoo-{bad.name}", zoo[bad.name])
             error = answer.json()["error"]
@@ -71,9 +71,8 @@ def test_every_bad_adapter_is_refused_with_its_reason_and_no_one_notices(
     assert tiny.server.model("tiny")["deaths"] == 0
 
 
-def test_a_right_probe_is_requested_and_costs_no_one_anything(tiny: Tiny, watched: list[str]) -> None:
+def test_a_right_probe_is_requested_and_costs_no_one_anything(tiny: Tiny, alone: dict[str, list[int]]) -> None:
     seed, text, expected = with_text(tiny, range(100, 120))
-    alone = undisturbed(tiny, watched)
     counted = tiny.server.metric("roundhouse_tokens_total", model="tiny")
     requested = tiny.server.metric("roundhouse_requests_total", model="tiny")
     tiny.add("right", seed, probe={"prompt": "hello", "expected": text})
@@ -86,7 +85,7 @@ def test_a_right_probe_is_requested_and_costs_no_one_anything(tiny: Tiny, watche
     usage = first.json()["usage"]
     assert tiny.server.metric("roundhouse_tokens_total", model="tiny") - counted == usage["total_tokens"]
     assert tiny.server.metric("roundhouse_requests_total", model="tiny") - requested == 1
-    with Bystanders(tiny, watched) as seen:
+    with Bystanders(tiny, WATCHED) as seen:
         for number in range(6):  # lose and regain its place, with a probe each time
             for filler in range(4):
                 tiny.add(f"filler-{filler}", 30 + filler)
@@ -97,11 +96,10 @@ def test_a_right_probe_is_requested_and_costs_no_one_anything(tiny: Tiny, watche
     assert tiny.server.metric("roundhouse_adapter_probes_total", outcome="failed") == 0
 
 
-def test_a_wrong_probe_takes_the_adapter_out_and_never_answers(tiny: Tiny, watched: list[str]) -> None:
+def test_a_wrong_probe_takes_the_adapter_out_and_never_answers(tiny: Tiny, alone: dict[str, list[int]]) -> None:
     seed, text, expected = with_text(tiny, range(120, 140))
-    alone = undisturbed(tiny, watched)
     tiny.add("wrong", seed, probe={"prompt": "hello", "expected": "something else"})
-    with Bystanders(tiny, watched) as seen, ThreadPoolExecutor(4) as pool:
+    with Bystanders(tiny, WATCHED) as seen, ThreadPoolExecutor(4) as pool:
         for refused in [tiny.ask("wrong"), *pool.map(lambda _: tiny.ask("wrong"), range(4))]:
             error = refused.json()["error"]
             assert (refused.status_code, error["code"]) == (503, "adapter_probe_failed"), refused.text
@@ -122,9 +120,8 @@ def test_a_wrong_probe_takes_the_adapter_out_and_never_answers(tiny: Tiny, watch
     assert tiny.show("wrong")["probe"]["state"] == "passed"
 
 
-def test_files_deleted_under_a_registered_adapter(tiny: Tiny, watched: list[str]) -> None:
+def test_files_deleted_under_a_registered_adapter(tiny: Tiny, alone: dict[str, list[int]]) -> None:
     """The adapter's own requests get a clear error, and registering the same content again repairs it."""
-    alone = undisturbed(tiny, watched)
     tiny.add("lost", 3)
     expected = tiny.tokens("lost")
     stored = tiny.server.data / "store" / tiny.show("lost")["digest"].removeprefix("sha256:")
@@ -132,7 +129,7 @@ def test_files_deleted_under_a_registered_adapter(tiny: Tiny, watched: list[str]
     assert tiny.tokens("lost") == expected, "it is in its place: files are not needed"
     tiny.add("never-used", 4)
     unused = tiny.server.data / "store" / tiny.show("never-used")["digest"].removeprefix("sha256:")
-    with Bystanders(tiny, watched) as seen:
+    with Bystanders(tiny, WATCHED) as seen:
         (unused / "adapter_model.safetensors").unlink()
         for _ in range(2):
             gone = tiny.ask("never-used")
@@ -155,12 +152,13 @@ def checkers(tiny: Tiny) -> list[psutil.Process]:
     return [process for process in found if "adapters.check_process" in process.cmdline()]
 
 
-def test_killed_checking_processes_lose_their_registrations_and_no_more(tiny: Tiny, watched: list[str]) -> None:
-    alone = undisturbed(tiny, watched)
+def test_killed_checking_processes_lose_their_registrations_and_no_more(
+    tiny: Tiny, alone: dict[str, list[int]]
+) -> None:
     processes = checkers(tiny)
     assert len(processes) == 2
     before = [adapter["name"] for adapter in tiny.http.get("/v1/adapters").json()["data"]]
-    with Bystanders(tiny, watched) as seen, ThreadPoolExecutor(2) as pool:
+    with Bystanders(tiny, WATCHED) as seen, ThreadPoolExecutor(2) as pool:
         for process in processes:
             process.send_signal(signal.SIGSTOP)
         running = [pool.submit(tiny.register, f"unlucky-{seed}", tiny.content(seed)) for seed in (5, 6)]
@@ -183,14 +181,14 @@ def test_checking_processes_do_not_hold_the_servers_port(tiny: Tiny) -> None:
     assert not [process.pid for process in found if process.net_connections()]
 
 
-def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, bool]) -> None:
+def test_a_full_disk(tiny: Tiny, alone: dict[str, list[int]], small_disk: tuple[Path, bool]) -> None:
     if not small_disk[1]:
         pytest.skip("no right to mount a small disk")
     kept = tiny.add("kept", 7, alias="prod")
-    expected, alone = tiny.tokens("kept@prod"), undisturbed(tiny, watched)
+    expected = tiny.tokens("kept@prod")
     before = tiny.http.get("/v1/adapters").json()["data"]
     packed, filler = archive(tiny.content(8)), tiny.server.data / "filler"
-    with Bystanders(tiny, watched) as seen:
+    with Bystanders(tiny, WATCHED) as seen:
         try:
             with open(filler, "wb", buffering=0) as file:
                 for size in (1 << 20, 4096, 1):
@@ -310,7 +308,8 @@ def test_a_killed_engine_comes_back_with_the_adapters_that_requests_wait_for(tin
     names = [f"wait-{seed}" for seed in range(40, 46)]
     for seed, name in enumerate(names, 40):
         tiny.add(name, seed)
-    alone = {name: tiny.tokens(name, 400) for name in names}
+    with ThreadPoolExecutor(len(names)) as pool:
+        alone = dict(zip(names, pool.map(lambda name: tiny.tokens(name, 400), names), strict=True))
     pid = tiny.server.slot_pid("tiny")
     running: list[tuple[str, Future[httpx.Response]]] = []
     with ThreadPoolExecutor(24) as pool:
