@@ -1,15 +1,17 @@
-"""Does in its own process what a slot does for a chat model on an H100, until EngineCore needs the GPU.
+"""Does what slots do for chat models on an H100, until EngineCore needs the GPU: each in a process of its own.
 
-    python -m tests.rehearsal.probe RECIPE FOLDER
+    python -m tests.rehearsal.probe RECIPE FOLDER [RECIPE FOLDER ...]
 
 The driver is `driver.c`. With vLLM's CUDA build, nothing is changed. With the CPU build, vLLM's modules are imported
-and then switched to the CUDA platform: the kernels are missing, but all other files are the same. Prints what it found
-as JSON.
+and then switched to the CUDA platform: the kernels are missing, but all other files are the same. A slot imports vLLM
+before it knows its model, so all slots are forks of one process that has. Each prints what it found as JSON, and logs
+the driver's calls in `calls` beside its folder.
 """
 
 import json
 import os
 import sys
+import traceback
 import types
 from collections.abc import Callable
 from importlib import import_module
@@ -67,11 +69,15 @@ def started(arguments: Any) -> dict[str, Any]:
     return {"told": "it runs"}
 
 
-def main(recipe_file: str, folder: str) -> dict[str, Any]:
+def import_all() -> None:
     prewarm.prewarm_core()
     prewarm._import_known(prewarm.CUDA)
-    runner = import_module(f"{SECOND}.model_runner")
+    import_module(f"{SECOND}.model_runner")
     switch()
+
+
+def probe(recipe_file: str, folder: str) -> dict[str, Any]:
+    runner = import_module(f"{SECOND}.model_runner")
     looked = inspected()
     (recipe,) = load_recipes([Path(recipe_file)])
     arguments = settings.arguments(recipe, Path(folder), "cuda:0", launch.parser())
@@ -117,5 +123,24 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
     }
 
 
+def fork(recipe_file: str, folder: str) -> None:
+    """Probe a recipe in a fork of this process."""
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        if status:
+            sys.exit(1)
+        return
+    os.environ["REHEARSAL_LOG"] = str(Path(folder).with_name("calls"))
+    try:
+        print(json.dumps(probe(recipe_file, folder)), flush=True)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    import_all()
+    for given in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        fork(*given)

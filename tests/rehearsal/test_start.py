@@ -19,26 +19,37 @@ from tests.rehearsal.card import H100, LLAMA, LLAMA_70B, QWEN_32B, ROOT, calls, 
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [("single-gpu-80gb/llama-8b", LLAMA), ("h200/llama-8b", LLAMA), ("h200/qwen-32b", QWEN_32B)],
-)
-def test_a_gpu_recipe_gets_as_far_as_the_gpu(
-    python: Path, driver: Path, tmp_path: Path, name: str, config: dict[str, Any]
-) -> None:
+RECIPES = {"single-gpu-80gb/llama-8b": LLAMA, "h200/llama-8b": LLAMA, "h200/qwen-32b": QWEN_32B}
+
+
+def test_gpu_recipes_get_as_far_as_the_gpu(python: Path, driver: Path, tmp_path: Path) -> None:
     """Only EngineCore touches CUDA, after its fork: a process that has touched CUDA cannot be forked.
 
     CUDA_VISIBLE_DEVICES has the beginning of the GPU's UUID, which is enough for CUDA, but not for vLLM by itself.
     """
-    chat_model(tmp_path / "model", config)
-    command = [str(python), "-m", "tests.rehearsal.probe", f"recipes/{name}.yaml", str(tmp_path / "model")]
+    command = [str(python), "-m", "tests.rehearsal.probe"]
+    for number, (name, config) in enumerate(RECIPES.items()):
+        folder = tmp_path / str(number) / "model"
+        folder.parent.mkdir()
+        chat_model(folder, config)
+        command += [f"recipes/{name}.yaml", str(folder)]
     env = variables(driver, tmp_path) | {"CUDA_VISIBLE_DEVICES": "GPU-00000000"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=840)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    made = calls(tmp_path)
+    assert not [call for call, _ in made if call.startswith("cu")], "slots are forks of this process, too"
+    opened, closed = ([call for call, _ in made].count(name) for name in ("nvmlInit", "nvmlShutdown"))
+    assert opened == closed
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    for number, (name, line) in enumerate(zip(RECIPES, lines, strict=True)):
+        check_start(name, json.loads(line), calls(tmp_path / str(number)), short=python == Path(sys.executable))
+
+
+def check_start(name: str, found: dict[str, Any], made: list[tuple[str, int]], *, short: bool) -> None:
+    """Check what a slot has found, and its and EngineCore's calls of the driver."""
     requested = recipe(name)
     places = requested.memory.adapters
-    slot, short = found.pop("pid"), python == Path(sys.executable)
+    slot = found.pop("pid")
     assert found == {
         "gpu": "NVIDIA H100 80GB HBM3",
         "driver": "580.65.06",
@@ -74,8 +85,7 @@ def test_a_gpu_recipe_gets_as_far_as_the_gpu(
             "code": "engine_failed",
             "way": "fork",
         },
-    }
-    made = calls(tmp_path)
+    }, name
     touched = [process for call, process in made if call == "cuInit"]
     assert slot not in touched
     assert len(set(touched)) == (0 if short else 1)
