@@ -135,7 +135,8 @@ async def compose(
         "adapters.compose.process",
         env={**{name: os.environ[name] for name in _INHERITED if name in os.environ},
              "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1",
-             "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"},
+             "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore",
+             "OMP_WAIT_POLICY": "PASSIVE"},  # threads that spin would take the cores from engines
     )  # fmt: skip
     last: Answer | None = None
     try:

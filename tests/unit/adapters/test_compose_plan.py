@@ -1,12 +1,14 @@
 """The plan of a combination: peft's method and rank, and whether there is memory for a merge."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from adapters.compose.jobs import Method, plan
+from adapters.compose.jobs import Method, compose, plan
 from adapters.compose.model import Needs, check_room
 from registry.base import control_groups
+from registry.base.child import Child
 from registry.errors import BadRequest, Unavailable
 
 
@@ -52,3 +54,17 @@ def test_a_containers_limit_counts_as_its_memory(tmp_path: Path, monkeypatch: py
     (inner / "memory.usage_in_bytes").write_text(f"{3 << 20}\n")
     with pytest.raises(Unavailable, match="and 0 Bytes are free"):
         check_room(expected, tmp_path)
+
+
+async def test_waiting_threads_of_the_process_take_no_core_from_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment: dict[str, str] = {}
+
+    async def refused(module: str, env: dict[str, str]) -> Child:
+        environment.update(env)
+        raise BlockingIOError
+
+    monkeypatch.setattr(Child, "python", refused)
+    job: Any = {}
+    with pytest.raises(BlockingIOError):
+        await compose(job)
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
