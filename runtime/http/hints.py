@@ -73,8 +73,13 @@ TIERS: Mapping[str, ServiceClass | None] = {
     "scale": ServiceClass.INTERACTIVE, "flex": ServiceClass.BATCH, "auto": None, "standard_only": None,
 }  # fmt: skip
 _OWN = b'"x-tier"'
-_INLINE = re.compile(rb";base64,[A-Za-z0-9+/=]*")
-"""Matches images and sound in a body, whose bytes are not text."""
+_INLINE: Mapping[bytes, re.Pattern[bytes]] = {
+    b";base64,": re.compile(rb";base64,[A-Za-z0-9+/=\\]*"),
+    b'"data"': re.compile(rb'"data"\s*:\s*"[A-Za-z0-9+/=\\]*'),
+    b'"images"': re.compile(rb'"(?:iVBOR|\\?/9j|R0lG|UklGR)[A-Za-z0-9+/=\\]*'),
+}
+"""Match images and sound in a body, whose bytes are not text: in data URLs, in Anthropic's sources and OpenAI's sound,
+and in Ollama's messages. PHP writes a slash in JSON as an escape."""
 
 
 _MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
@@ -123,7 +128,8 @@ def _with_class(context: RequestContext) -> RequestContext:
 
 def text_size(body: bytes) -> int:
     """Bytes of a body without images and sound."""
-    return len(body) - sum(map(len, _INLINE.findall(body))) if b";base64," in body else len(body)
+    inline = (pattern.findall(body) for mark, pattern in _INLINE.items() if mark in body)
+    return len(body) - sum(len(match) for matches in inline for match in matches)
 
 
 def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:

@@ -8,7 +8,7 @@ import pytest
 
 from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext
-from runtime.http.hints import context_of_headers, read, with_caller
+from runtime.http.hints import context_of_headers, read, text_size, with_caller
 from tenants.caller import Caller, ServiceClass
 
 CHAT = "/v1/chat/completions"
@@ -91,6 +91,20 @@ def test_the_size_of_the_work_is_read_from_the_body() -> None:
     assert read(context, CHAT, b'{"max_tokens":-1}')[0].hints.most_tokens is None
     assert read(context, CHAT, b'{"n_predict":3}')[0].hints.most_tokens == 3
     assert read(context, CHAT, b"[1]")[0].hints.size == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"url": "data:image/jpeg;base64,\\/9j\\/IMAGE", "text": "a photo"}',
+        '{"type": "input_audio", "input_audio": {"data": "IMAGE", "format": "wav"}}',
+        '{"type": "image", "source": {"type": "base64", "data": "IMAGE"}}',
+        '{"messages": [{"content": "a photo", "images": ["iVBORw0KIMAGE", "\\/9j\\/IMAGE"]}]}',
+    ],
+)
+def test_images_and_sound_are_no_text_in_any_dialect(body: str) -> None:
+    data = body.replace("IMAGE", "QUFB+\\/" * 10_000).encode()
+    assert 20 < text_size(data) < len(body)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf", "1e9", ""])
