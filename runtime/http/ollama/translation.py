@@ -180,5 +180,9 @@ def _content(message: OllamaMessage) -> str | list[dict[str, Any]]:
 
 
 def _url(image: str) -> str:
-    """A data URL for an image. Ollama's are base64 without a type, which is later detected from the first bytes."""
-    return image if image.startswith("data:") else f"data:image/png;base64,{image}"
+    """A data URL for an image. Ollama's are base64 without a type, which is later detected from the first bytes.
+
+    Ollama reads over line breaks, which many programs write into base64.
+    """
+    encoded = image.replace("\n", "").replace("\r", "")
+    return encoded if encoded.startswith("data:") else f"data:image/png;base64,{encoded}"

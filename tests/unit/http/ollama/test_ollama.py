@@ -18,7 +18,7 @@ from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.http.dialect import Head
 from runtime.http.ollama import models
 from runtime.http.ollama.answers import Timings, Writer
-from runtime.http.ollama.bodies import OllamaChatBody
+from runtime.http.ollama.bodies import OllamaChatBody, OllamaMessage
 from runtime.http.ollama.endpoints import ENDPOINTS
 from runtime.http.ollama.translation import chat
 from runtime.http.ollama.views import OllamaModel, model_entry, router_info
@@ -180,6 +180,12 @@ async def test_odd_names_of_options_do_not_break_the_warning_header(gateway: Fak
         reported = response.headers["X-Roundhouse-Warning"]
         assert "options.mirostat" in reported
         assert "a field of no plain name" in reported
+
+
+def test_line_breaks_in_the_base64_of_an_image_are_read_over_as_in_ollama() -> None:
+    body = OllamaChatBody(model="chat", messages=[OllamaMessage(role="user", images=["aG\r\nk=\n"])])
+    (message,) = chat(body)["messages"]
+    assert message["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
 
 
 async def test_messages_are_translated_for_vllm(tmp_path: Path) -> None:
