@@ -108,9 +108,20 @@ async def test_networks_that_the_operator_lists_are_accepted() -> None:
         await CallbackAddresses(TEN, PUBLIC).check("http://a.example/", "url")
     with pytest.raises(BadRequest, match="none of the listed networks"):
         await inside.check("http://93.184.216.34/", "url")
+    with pytest.raises(BadRequest, match="write an https URL"):
+        await inside.check("ws://10.1.2.3/", "url")
     for url in ("https://127.0.0.1/", "https://169.254.169.254/"):
         with pytest.raises(BadRequest):
             await inside.check(url, "url")
+
+
+async def test_a_host_without_an_answer_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(host: str, port: int, family: int) -> Sequence[Found]:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr("batches.callbacks.addresses.LOOK_UP_SECONDS", 0.0)
+    with pytest.raises(BadRequest, match="was not resolved within 0 s: try again"):
+        await CallbackAddresses(look_up=never).check("https://a.example/", "url")
 
 
 async def test_a_name_that_changes_to_a_private_address_is_not_called() -> None:

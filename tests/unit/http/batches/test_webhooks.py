@@ -102,6 +102,26 @@ async def test_faulty_webhooks_are_refused(served: BatchServer, body: dict[str, 
     assert served.ledger.database is None
 
 
+async def test_the_url_of_a_change_is_checked_like_a_new_one(inside: BatchServer) -> None:
+    made = await create(inside)
+    for url in ("https://169.254.169.254/latest", "http://93.184.216.34/"):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await inside.client.webhooks.update(made.id, url=url)
+        assert (refused.value.code, refused.value.param) == ("callback_refused", "url")
+    assert (await inside.client.webhooks.update(made.id, url="http://127.0.0.1:10/")).url == "http://127.0.0.1:10/"
+
+
+async def test_test_events_at_once_are_bounded(inside: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Receiver(200) as receiver:
+        made = await create(inside, receiver.url)
+        monkeypatch.setattr("batches.callbacks.service.TESTS", 1)
+        for _ in range(2):  # one after the other
+            assert (await inside.client.webhooks.test(made.id, event_type="batch.failed")).success
+        monkeypatch.setattr("batches.callbacks.service.TESTS", 0)
+        with pytest.raises(openai.RateLimitError, match="Several test events"):
+            await inside.client.webhooks.test(made.id, event_type="batch.failed")
+
+
 async def test_too_many_webhooks_are_refused(inside: BatchServer) -> None:
     for _ in range(10):
         await create(inside)
