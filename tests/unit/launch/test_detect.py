@@ -57,6 +57,8 @@ def test_half_a_character_from_a_file_is_in_no_answer() -> None:
          "sentence-transformers"),
         ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}}, WEIGHTS,
          Task.RERANK, "sentence-transformers"),
+        ({"config.json": {"architectures": ["BertForSequenceClassification"], "num_labels": 1}}, WEIGHTS, Task.RERANK,
+         "sentence-transformers"),
         ({"config.json": {"architectures": ["Qwen3ForCausalLM"]},
           "config_sentence_transformers.json": {"model_type": "CrossEncoder"}}, WEIGHTS, Task.RERANK,
          "sentence-transformers"),
@@ -110,6 +112,9 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"vocabulary.txt": "x", "config.json": {}}, {"model.bin": 9}, "not_whisper", "only Whisper"),
         ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}},
          WEIGHTS, "is_classifier", "2 labels"),
+        ({"config.json": {"architectures": ["BertForSequenceClassification"]}}, WEIGHTS, "is_classifier", "2 labels"),
+        ({"config.json": {"architectures": "BertModel"}}, WEIGHTS, "bad_config", "without 'architectures'"),
+        ({"config.json": WHISPER}, {**WEIGHTS, "merges.txt": 9}, "bad_config", "has no tokenizer"),
         ({"config.json": {"architectures": ["BertModel"], "quantization_config": {}}, "modules.json": POOLED}, WEIGHTS,
          "quantized", "add the original"),
         ({"config.json": {"architectures": ["BertForMaskedLM"]}}, WEIGHTS, "is_masked_lm", "masked"),
@@ -263,3 +268,45 @@ def test_a_gguf_that_is_cut_anywhere_is_read_or_ignored(length: int) -> None:
     header = read_header(data[:length])
     assert header is None or header.architecture in ("llama", "unknown")
     assert read_header(b"GGUF" + b"\xff" * length) is not None, "impossible figures"
+
+
+def test_a_text_of_a_gguf_that_is_cut_is_not_read_in_part() -> None:
+    data = gguf({"general.architecture": "llama"})
+    headers = [read_header(data[:length]) for length in range(4, len(data) + 1)]
+    assert {header.architecture for header in headers if header is not None} == {"llama", "unknown"}
+    assert [header is not None and header.architecture for header in headers].index("llama") == len(headers) - 1
+
+
+def test_a_gguf_with_newer_values_gives_what_comes_before_them() -> None:
+    pairs = {"general.source.url": "https://huggingface.co/a/b", "general.type": "adapter", "general.new": 7}
+    data = gguf(pairs)
+    data = data[:-8] + struct.pack("<II", 99, 7)
+    header = read_header(data)
+    assert header is not None
+    assert (header.base, header.kind) == ("a/b", "adapter")
+
+
+def test_recipes_may_use_files_for_another_task_that_fit_theirs(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(9))
+    fitting = {}
+    for name in ("Qwen3ForCausalLM", "BertModel"):
+        (tmp_path / "config.json").write_text(f'{{"architectures": ["{name}"]}}')
+        fitting[name] = {task for task in Task if misfit(tmp_path, task) is None}
+    assert fitting == {
+        "Qwen3ForCausalLM": {Task.CHAT, Task.EMBED, Task.RERANK}, "BertModel": {Task.EMBED, Task.RERANK},
+    }  # fmt: skip
+    assert "holds a model for embed (BertModel in config.json), but this recipe is for chat" in str(
+        misfit(tmp_path, Task.CHAT)
+    )
+
+
+def test_hidden_files_are_not_listed_and_large_ones_not_read(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    for name in ("._model.safetensors", "config.json", "1_Pooling/config.json", "1_Pooling/.hidden"):
+        (tmp_path / name).write_text("{}")
+    for name, size in (("a.txt", SMALL), ("b.txt", SMALL + 1)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    listing = list_folder(tmp_path)
+    assert listing.sizes.keys() == {"config.json", "1_Pooling/config.json", "a.txt", "b.txt"}
+    assert (len(listing.text("a.txt")), listing.text("b.txt")) == (SMALL, "")
