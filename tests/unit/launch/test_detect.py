@@ -8,7 +8,7 @@ import pytest
 
 from launch.files.detect import detect, misfit
 from launch.files.gguf import read_header
-from launch.files.listing import SMALL, list_folder
+from launch.files.listing import SMALL, list_folder, weight_files
 from registry.errors import Unfit
 from registry.recipes.definition import Task
 from tests.unit.launch.listings import listing_of
@@ -310,3 +310,21 @@ def test_hidden_files_are_not_listed_and_large_ones_not_read(tmp_path: Path) -> 
     listing = list_folder(tmp_path)
     assert listing.sizes.keys() == {"config.json", "1_Pooling/config.json", "a.txt", "b.txt"}
     assert (len(listing.text("a.txt")), listing.text("b.txt")) == (SMALL, "")
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "read"),
+    [
+        ({}, ["model.bin"], ["model.bin"]),
+        ({}, ["model.bin", "a.safetensors"], ["a.safetensors"]),
+        ({}, ["b.safetensors", "a.safetensors", "consolidated.safetensors", "adapter_model.safetensors"],
+         ["a.safetensors", "b.safetensors"]),
+        ({}, ["a.safetensors", "model.safetensors"], ["model.safetensors"]),
+        ({"model.safetensors.index.json": {"weight_map": {"x": "b.safetensors", "y": "missing.safetensors"}}},
+         ["a.safetensors", "b.safetensors"], ["b.safetensors"]),
+        ({}, ["model.safetensors", "2_Dense/model.safetensors", "2_Dense/other.safetensors", "a/b/model.safetensors",
+              "onnx/model.safetensors"], ["model.safetensors", "2_Dense/model.safetensors"]),
+    ],
+)  # fmt: skip
+def test_which_files_of_weights_an_engine_reads(small: dict[str, object], large: list[str], read: list[str]) -> None:
+    assert weight_files(listing_of(small, dict.fromkeys(large, 9))) == read

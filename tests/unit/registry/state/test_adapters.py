@@ -86,6 +86,28 @@ def test_versions_and_adapters_in_use_are_not_deleted(state: State) -> None:
     assert adapters.garbage() == (digest(1), digest(2), digest(3))
 
 
+def test_a_corrected_probe_is_that_of_one_version(state: State) -> None:
+    adapters, other = state.adapters, AdapterKey("m", "other")
+    for key in (KEY, other):
+        for number in (1, 2):
+            adapters.register(key, new(number, Probe("2+2?", str(number))))
+    adapters.register(KEY, new(2, Probe("2+2?", "four")))
+    probes = {key: [version.probe for version in adapters.get(key).versions] for key in (KEY, other)}
+    assert probes == {
+        KEY: [Probe("2+2?", "1"), Probe("2+2?", "four")], other: [Probe("2+2?", "1"), Probe("2+2?", "2")],
+    }  # fmt: skip
+
+
+def test_a_version_is_deleted_while_an_alias_points_to_another(state: State) -> None:
+    adapters = state.adapters
+    for number in range(1, 4):
+        adapters.register(KEY, new(number))
+    adapters.set_alias(KEY, "prod", "v1")
+    left = adapters.delete_version(KEY, "v2")
+    assert left is not None
+    assert ([version.number for version in left.versions], left.aliases) == ([1, 3], {"prod": 1})
+
+
 def test_a_pinned_adapter_is_not_deleted_and_numbers_continue(state: State) -> None:
     adapters = state.adapters
     adapters.register(KEY, new(1))
