@@ -17,6 +17,7 @@ from registry.recipes.loading import Documents
 from registry.storage.files import unusable
 from runtime.config import logs
 from runtime.config.device import Device
+from runtime.config.secret_variables import return_secrets
 from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
@@ -80,6 +81,7 @@ class ApiProcess:
 
     async def start(self) -> None:
         logs.configure(self._settings.log_level)  # LitServe has configured its own logging since the fork
+        return_secrets()
         try:
             self._gateways.append(await self._opened.__aenter__())
         except OSError as error:

@@ -43,6 +43,12 @@ private_addresses: true
 models:
   - {{name: {model}, abilities: [tools, vision], price: {{input: 2, output: 6}}}}
 """
+SECRETS = {
+    "GPT_KEY": "sk-of-gpt",
+    "CLAUDE_ACCESS": "sk-of-claude",
+    "RAY_AUTH": "of-ray",
+    "DB_PASSWORD": "of-a-database",
+}
 ROUTERS = {
     "to-claude": {"targets": [{"name": "claude/big"}]},
     "to-gpt": {"targets": [{"name": "gpt/big"}]},
@@ -112,10 +118,12 @@ def world(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Ite
             ("as-anthropic", "anthropic", f"{there.url}/v1", "starter-chat"),
         ):
             providers[id_] = FAKE.format(id=id_, protocol=protocol, url=url, model=model)
+        providers["gpt"] += "key_env: GPT_KEY\n"
+        providers["claude"] += "key_env: CLAUDE_ACCESS\n"
         for id_, text in providers.items():
             (folder / f"{id_}.yaml").write_text(text)
         files = [folder / f"{id_}.yaml" for id_ in providers]
-        here = Server(folder / "here" / "data", files, "--slots", "1", env=traced("here", collector))
+        here = Server(folder / "here" / "data", files, "--slots", "1", env=traced("here", collector) | SECRETS)
         stack.callback(here.close)
         there.wait_ready()
         here.wait_ready()
@@ -151,6 +159,18 @@ def test_the_same_answer_as_there(servers: tuple[Server, Server]) -> None:
     assert found["choices"][0]["message"]["content"] == direct["choices"][0]["message"]["content"]
     assert found["usage"]["completion_tokens"] == direct["usage"]["completion_tokens"]
     assert found["model"] == "there/starter-chat"
+
+
+def test_keys_reach_their_providers_and_no_slot(world: World) -> None:
+    """/proc shows the environment with which a process was started."""
+    for model in ("gpt/big", "claude/big"):
+        body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+        assert world.here.http.post("/v1/chat/completions", json=body).status_code == 200
+    gpt, claude = world.fake.seen[-2:]
+    assert (gpt.headers["authorization"], claude.headers["x-api-key"]) == ("Bearer sk-of-gpt", "sk-of-claude")
+    slots = [one.environ() for one in world.here.family() if any("spawn_main" in word for word in one.cmdline())]
+    assert slots
+    assert [variables.keys() & SECRETS.keys() for variables in slots] == [set()] * len(slots)
 
 
 def test_both_sdks_stream_with_equal_usage(servers: tuple[Server, Server]) -> None:

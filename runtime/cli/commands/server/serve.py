@@ -79,7 +79,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
                 "warning: LIT_SERVER_API_KEY has no effect here. To require keys, use: roundhouse keys create.",
                 logging.WARNING,
             )
-        for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # engines need not know them
+        for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # the settings have them
             os.environ.pop(secret, None)
         if settings.front:
             say(f"starting as a front of the fleet {settings.fleet}, data in {data_dir.path}")
@@ -101,7 +101,9 @@ def _run(settings: "Settings", as_json: bool) -> int:
                 code = run_front(settings, read, background)
             else:
                 from registry.base.importing import fast_imports
+                from runtime.config.secret_variables import take_secrets
 
+                take_secrets(one.key_env for one in read.providers if one.key_env)
                 with fast_imports():  # without garbage collection, a fifth faster
                     from runtime.server.run import run
 
