@@ -36,11 +36,12 @@ ADVICE: Mapping[str, str] = {
     "/server_info": "Versions are at /version, and what is in memory at /v1/status.",
     "/sleep": "A model sleeps when another needs its room. " + _UNLOAD,
     "/wake_up": "A model is loaded, or woken, by POST /v1/models/{model}/load.",
-    # SGLang, llama.cpp's server
+    # SGLang, llama.cpp's server, whisper.cpp's
     "/completion": "It is at /v1/completions.",
     "/flush_cache": _UNLOAD,
     "/get_model_info": _MODELS,
     "/get_server_info": _STATE,
+    "/inference": "Recordings are transcribed at /v1/audio/transcriptions.",
     "/infill": "No model here writes text between two others.",
     "/lora-adapters": "Adapters are at /v1/adapters.",
     "/props": _MODELS,

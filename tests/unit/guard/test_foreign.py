@@ -38,6 +38,7 @@ def test_paths_and_commands_in_the_advice_exist(path: str, advice: str) -> None:
         ("/sleep", "/v1/models/{model}/unload"),
         ("/invocations", "/v1/chat/completions"),
         ("/ui/", "The console is at /."),
+        ("/inference", "transcribed at /v1/audio/transcriptions"),
         ("/lora-adapters", "/v1/adapters"),
         ("/load_lora_adapter", "It is at /v1/load_lora_adapter."),
         ("/nonsense", "See /docs."),
