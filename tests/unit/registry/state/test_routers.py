@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from registry.errors import Conflict, NotFound
+from registry.errors import BadRequest, Conflict, NotFound
 from registry.records import AdapterKey, RouterKey
 from registry.state.database import FILE, State
 from registry.state.tables import DIGESTS
@@ -35,6 +35,15 @@ def test_routers_have_versions_aliases_and_rollback(state: State) -> None:
     register(state, 3)
     assert state.routers.get(AUTO).current.tag == "v3", "auto@v1 must never mean other content than before"
     assert (state.adapters.all(), state.adapters.garbage()) == ((), ())
+
+
+def test_a_router_and_its_alias_are_registered_atomically(state: State) -> None:
+    assert state.routers.register(AUTO, digest(1), 101, "request", "prod")
+    with pytest.raises(BadRequest, match="must not look like a version"):
+        state.routers.register(AUTO, digest(2), 102, "request", "v3")
+    assert (state.routers.get(AUTO).current.tag, state.routers.get(AUTO).aliases) == ("v1", {"prod": 1})
+    assert state.routers.register(AUTO, digest(2), 102, "request", "prod")
+    assert (state.routers.get(AUTO).current.tag, state.routers.get(AUTO).aliases) == ("v2", {"prod": 2})
 
 
 def test_errors_name_the_router(state: State) -> None:
