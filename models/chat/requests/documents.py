@@ -1,7 +1,8 @@
 """Turn Anthropic's plain-text documents and search results into text blocks.
 
 vLLM supports neither: it refuses them in a message, and silently leaves them out of a tool's result, as it does with
-blocks of unknown types. PDFs, blocks with citations switched on, and unknown ones in a tool's result are refused here.
+blocks of unknown types and with images without a source. PDFs, blocks with citations switched on, unknown ones in a
+tool's result, and such images are refused here.
 """
 
 import re
@@ -18,6 +19,7 @@ _IN_RESULT = ("text", "image", "tool_reference")
 _PLAIN = (*_IN_RESULT, "tool_use", "tool_result", "thinking", "redacted_thinking", "base64", "url", "ephemeral")
 _MARK = re.compile(rb'"type"\s*:\s*"(?!(?:' + "|".join(_PLAIN).encode() + rb')")')
 """Matches messages with other types. Inside a text the quotes would be escaped."""
+_IMAGE, _SOURCE = re.compile(rb'"type"\s*:\s*"image"'), re.compile(rb'"source"\s*:\s*\{\s*"')
 _NONE = msgspec.Raw(b"[]")
 
 
@@ -27,7 +29,8 @@ def write_out(request: ChatRequest) -> None:
     Raises BadRequest for one whose text is not in the request, or that the answer should cite, and for other blocks
     that vLLM would leave out.
     """
-    if _MARK.search(memoryview(request.fields.get("messages", _NONE))) is None:
+    raw = memoryview(request.fields.get("messages", _NONE))
+    if _MARK.search(raw) is None and len(_IMAGE.findall(raw)) <= len(_SOURCE.findall(raw)):
         return  # the usual case
     messages = request.value("messages")
     if not isinstance(messages, list):
@@ -73,6 +76,10 @@ def _written(block: Any, at: str) -> Any:
             return _text(block, ("title", "context"), *_texts(parts, f"{at}.source.content"))
         case {"type": "search_result", "content": list(parts)}:
             return _text(block, ("title", "source"), *_texts(parts, f"{at}.content"))
+        case {"type": "image", "source": dict(source)} if source:
+            return block
+        case {"type": "image"}:
+            raise _refusal(f"{at}.source", "an image has a 'source' of the type 'base64', with its 'data', or 'url'.")
         case {"type": "document"}:
             raise _refusal(f"{at}.source", "only documents of plain text are read here: send the document's text.")
         case {"type": "search_result"}:

@@ -175,6 +175,9 @@ def test_documents_and_search_results_become_text(path: str, block: Any, written
         ({"type": "document", "source": PLAIN, "citations": {"enabled": True}}, "citations"),
         ({"type": "search_result", "content": [TEXT], "citations": {"enabled": True}}, "citations"),
         ({"type": "search_result", "content": "a"}, "content"),
+        ({"type": "image"}, "source"),
+        ({"type": "image", "source": {}}, "source"),
+        ({"type": "image", "image_url": {"url": "data:image/png;base64,AAAA"}}, "source"),
     ],
 )
 @pytest.mark.parametrize("inside", [False, True])
