@@ -144,6 +144,29 @@ def test_old_versions_are_pruned_but_not_those_in_use(state: State) -> None:
     assert adapters.garbage() == tuple(map(digest, (3, 5, 6, 7, 8)))
 
 
+def test_a_rollback_after_pruning_never_stays_where_it_is(state: State) -> None:
+    adapters = state.adapters
+    for number in (1, 2):
+        adapters.register(KEY, new(number))
+    adapters.point(KEY, "v1")
+    adapters.register(KEY, new(3))
+    adapters.prune(KEY, 1)
+    assert adapters.rollback(KEY).current.number == 1
+    with pytest.raises(Conflict, match="nothing to roll back"):
+        adapters.rollback(KEY)
+
+
+def test_the_newest_version_follows_a_deleted_one_without_another_before_it(state: State) -> None:
+    adapters = state.adapters
+    for number in (1, 2, 3):
+        adapters.register(KEY, new(number))
+    for _ in range(2):
+        adapters.rollback(KEY)
+    left = adapters.delete_version(KEY, "v1", force=True)
+    assert left is not None
+    assert left.current.number == 3
+
+
 def test_the_way_back_is_bounded(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "MOST_CURRENTS", 3)
     adapters = state.adapters
