@@ -8,7 +8,7 @@ import pytest
 
 from registry.errors import Forbidden, Unfit
 from tenants.caller import SCOPES, Scope
-from tenants.sign_in.settings import OidcSettings, id_of, person_of, read_oidc
+from tenants.sign_in.settings import OidcSettings, id_of, is_safe, person_of, read_oidc
 from tests.fakes.sign_in import GROUPS
 from tests.system.serving import ROOT
 
@@ -114,6 +114,25 @@ def test_each_fault_of_a_file_says_what_to_write(tmp_path: Path, changes: dict[s
         read(tmp_path, msgspec.yaml.encode(USUAL | changes).decode())
     assert words in " ".join(refused.value.faults)
     assert refused.value.code == "bad_oidc_file"
+
+
+@pytest.mark.parametrize(
+    ("url", "safe"),
+    [
+        ("https://login.example/realms/x", True),
+        ("http://localhost:8080/x", True),
+        ("http://127.0.0.1", True),
+        ("http://[::1]:9/", True),
+        ("http://127.0.0.1.example/", False),
+        ("ftp://localhost/", False),
+        ("https://login.example/#part", False),
+        ("https://me@login.example/", False),
+        ("https://", False),
+        ("https://[::1", False),
+    ],
+)
+def test_an_address_of_a_provider_is_encrypted_or_on_this_machine(url: str, safe: bool) -> None:
+    assert is_safe(url) is safe
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "\x00", "[1]", "x" * ((1 << 20) + 1)])
