@@ -5,7 +5,6 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import ClientDisconnect
 
 from adapters.compose.jobs import MOST_PARTS, Method
 from adapters.types import AdapterSource, UploadedArchive
@@ -142,8 +141,6 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
         async with receive(request, *storage, limit, on_field, "archive", ".archive") as upload:
             body = _validate(RegisterRequest, _form(fields))
             return await _register(gateway, body, UploadedArchive(upload.path), caller, dry_run)
-    except ClientDisconnect:
-        return Response(status_code=499)  # the client has left
     except Unavailable as error:
         if error.code != "no_space":
             raise

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request
 from fastapi.responses import Response
-from starlette.requests import ClientDisconnect
 
 from batches.intake.stored_files import BATCH, LIFE_SECONDS, PURPOSES, NewFile, missing_error
 from batches.output import OutputKind
@@ -105,8 +104,6 @@ async def upload_file(request: Request, gateway: CurrentGateway, context: Curren
         async with receive(request, gateway.services.uploads, service.incoming, limit, on_field, "file", "") as upload:
             new = await _new_file(context, fields, upload, key)
             return json_answer(file_view(await service.files.add(new, upload.path, upload.size)))
-    except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
     except Unavailable as error:
         if error.code not in ("no_space", "storage_full"):
             raise

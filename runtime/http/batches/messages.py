@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
 from fastapi.responses import Response
-from starlette.requests import ClientDisconnect
 
 from batches.intake.creation import ANTHROPIC, MOST_LINES, NewBatch
 from batches.output import render_result
@@ -92,25 +91,22 @@ async def create_message_batch(request: Request, gateway: CurrentGateway, contex
     Faults of the list fail this call; what a single request's `params` have wrong fails that request only.
     """
     service, key = gateway.services.batches, idempotency_key(request)
-    try:
-        async with receive_body(request, gateway) as body:
-            summary = await service.files.split(
-                context.caller.team, body.path, "messages", (LINE_URL,), MOST_LINES[ANTHROPIC]
-            )
-            if bytes(summary.rest) != b"{}" or not summary.lines:
-                raise BadRequest("The body of a batch has one field, 'requests', with at least one request.")
-            new = NewBatch(
-                team=context.caller.team,
-                key=context.caller.key or "",
-                surface=ANTHROPIC,
-                endpoint=LINE_URL,
-                window=WINDOW,
-                idempotency=key,
-                body_hash=body.digest if key else "",
-            )
-            batch = await service.create_of_requests(new, body.path, summary.lines)
-    except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
+    async with receive_body(request, gateway) as body:
+        summary = await service.files.split(
+            context.caller.team, body.path, "messages", (LINE_URL,), MOST_LINES[ANTHROPIC]
+        )
+        if bytes(summary.rest) != b"{}" or not summary.lines:
+            raise BadRequest("The body of a batch has one field, 'requests', with at least one request.")
+        new = NewBatch(
+            team=context.caller.team,
+            key=context.caller.key or "",
+            surface=ANTHROPIC,
+            endpoint=LINE_URL,
+            window=WINDOW,
+            idempotency=key,
+            body_hash=body.digest if key else "",
+        )
+        batch = await service.create_of_requests(new, body.path, summary.lines)
     return json_answer(_view(batch, gateway.services.settings.public_url))
 
 

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import ClientDisconnect
 
 from batches.callbacks.records import MOST_URL
 from batches.intake.creation import NewBatch
@@ -74,33 +73,30 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
     Takes the requests' bodies, or the id of an uploaded file. The batch then appears in `/v1/batches`.
     """
     service, key = gateway.services.batches, idempotency_key(request)
-    try:
-        async with receive_body(request, gateway) as stored:
-            summary = await service.files.split(context.caller.team, stored.path, "requests", URLS, MOST_REQUESTS)
-            rest = _rest(bytes(summary.rest))
-            if (rest.input_file_id is None) != bool(summary.lines):
-                raise BadRequest("Send 'requests' or 'input_file_id', one of them.", param="requests")
-            if rest.callback_url is not None:
-                await service.callbacks.addresses.check(rest.callback_url, "callback_url", context.caller.team)
-            new = NewBatch(
-                team=context.caller.team,
-                key=context.caller.key or "",
-                surface=SURFACE,
-                endpoint=rest.url,
-                window=window_seconds(rest.completion_window),
-                input_file=rest.input_file_id or "",
-                priority=PRIORITIES.index(rest.priority),
-                metadata=rest.metadata or {},
-                idempotency=key,
-                body_hash=stored.digest if key else "",
-                callback=rest.callback_url or "",
-            )
-            if rest.input_file_id is not None:
-                batch = await service.create(new)
-            else:
-                batch = await service.create_of_requests(new, stored.path, summary.lines)
-    except ClientDisconnect:
-        return Response(status_code=499)  # the client has left
+    async with receive_body(request, gateway) as stored:
+        summary = await service.files.split(context.caller.team, stored.path, "requests", URLS, MOST_REQUESTS)
+        rest = _rest(bytes(summary.rest))
+        if (rest.input_file_id is None) != bool(summary.lines):
+            raise BadRequest("Send 'requests' or 'input_file_id', one of them.", param="requests")
+        if rest.callback_url is not None:
+            await service.callbacks.addresses.check(rest.callback_url, "callback_url", context.caller.team)
+        new = NewBatch(
+            team=context.caller.team,
+            key=context.caller.key or "",
+            surface=SURFACE,
+            endpoint=rest.url,
+            window=window_seconds(rest.completion_window),
+            input_file=rest.input_file_id or "",
+            priority=PRIORITIES.index(rest.priority),
+            metadata=rest.metadata or {},
+            idempotency=key,
+            body_hash=stored.digest if key else "",
+            callback=rest.callback_url or "",
+        )
+        if rest.input_file_id is not None:
+            batch = await service.create(new)
+        else:
+            batch = await service.create_of_requests(new, stored.path, summary.lines)
     base = (gateway.services.settings.public_url or "").rstrip("/")
     answer = {
         "batch_id": batch.id,

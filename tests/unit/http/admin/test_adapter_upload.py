@@ -14,7 +14,7 @@ from registry.recipes.definition import Recipe
 from registry.records import Adapter, RegisteredVersion
 from tenants.limits.records import Kind, Limit, Mode
 from tests.fakes.multipart import END, HEADERS, part
-from tests.unit.http.fakes import FakeGateway
+from tests.unit.http.fakes import FakeGateway, Wire, application
 from tests.unit.registry.makers import adapter
 
 PATH = "/v1/adapters?dry_run=true"
@@ -202,4 +202,13 @@ async def test_bad_forms_are_refused_and_leave_nothing(
     assert answer.status_code == 400, answer.text
     assert words in answer.json()["error"]["message"], answer.text
     assert gateway.service.seen == []
+    assert nothing_left(gateway)
+
+
+async def test_a_client_that_leaves_during_its_upload_leaves_no_file(gateway: FakeGateway) -> None:
+    wire = Wire(application(gateway), "/v1/adapters", [NAME + BASE + FILE[:60]], HEADERS)
+    wire.complete = False
+    wire.leave.set()
+    await wire.run()
+    assert [message["status"] for message in wire.sent if message["type"] == "http.response.start"] == [499]
     assert nothing_left(gateway)

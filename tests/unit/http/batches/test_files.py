@@ -19,9 +19,11 @@ from registry.base.turns import FairTurns
 from registry.errors import Unavailable
 from registry.storage.reserve import DiskReserve
 from runtime.http.batches.lines import batch_worker
+from tests.fakes.multipart import HEADERS, part
 from tests.system.vendor.strict import faults
 from tests.unit.disks import mount_small
 from tests.unit.http.batches.conftest import URL, BatchServer, jsonl
+from tests.unit.http.fakes import Wire
 
 FORM = {"purpose": "batch"}
 
@@ -378,3 +380,23 @@ async def test_a_failing_store_leaves_neither_row_nor_bytes(
             await served.upload(jsonl("b"))
     assert failed.value.status_code == 503
     assert len(_stored(served)) == len((await served.client.files.list()).data) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "body"),
+    [
+        ("/v1/files", HEADERS, part("purpose", b"batch") + part("file", b"a line", "in.jsonl")[:60]),
+        ("/v1/batch", {"content-type": "application/json"}, b'{"url": "/v1/chat/comp'),
+        ("/v1/messages/batches", {"content-type": "application/json"}, b'{"requests": ['),
+    ],
+)
+async def test_a_client_that_leaves_during_its_upload_leaves_no_file(
+    served: BatchServer, caplog: pytest.LogCaptureFixture, path: str, headers: dict[str, str], body: bytes
+) -> None:
+    wire = Wire(served.app, path, [body], headers)
+    wire.complete = False
+    wire.leave.set()
+    await wire.run()
+    assert [message["status"] for message in wire.sent if message["type"] == "http.response.start"] == [499]
+    assert not list(served.batches.incoming.glob("*"))
+    assert not caplog.records
