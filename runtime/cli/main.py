@@ -167,18 +167,13 @@ Every command has its own --help with examples.
 )
 app.callback()(common)
 app.command(cls=ServeCommand, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.doctor)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.signal)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(top)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(logs)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.backup)
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.restore)
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.chat)
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.embed)
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.rerank)
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.transcribe)
+_SERVER = (
+    inspect.doctor, inspect.validate, inspect.status, inspect.signal, top, logs, backup.backup, backup.restore,
+)  # fmt: skip
+_REQUESTS = (requests.chat, requests.embed, requests.rerank, requests.transcribe)
+for panel, commands in {"Server": _SERVER, "Requests": _REQUESTS}.items():
+    for command in commands:
+        app.command(rich_help_panel=panel, epilog=EXIT_CODES)(command)
 for panel, groups in {
     "Server": {
         "models": models, "adapters": adapters, "routers": routers, "providers": providers, "teams": teams,

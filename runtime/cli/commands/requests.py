@@ -4,9 +4,8 @@ import contextlib
 import json
 import sys
 from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -108,21 +107,13 @@ def _read(file: Path) -> str:
         raise RefusedError(f"{file} is not text. Give one document per line, in UTF-8.") from None
 
 
-class Format(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-    SRT = "srt"
-    VTT = "vtt"
-    VERBOSE_JSON = "verbose_json"
-
-
 def transcribe(
     file: Annotated[Path, typer.Argument(help="wav, mp3, flac, ogg, m4a or webm.", show_default=False)],
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Id or alias; optional if there is only one.", show_default=False),
-    ] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="srt and vtt are subtitles.")] = Format.TEXT,
+    model: Model = None,
+    format: Annotated[
+        Literal["text", "json", "srt", "vtt", "verbose_json"],
+        typer.Option("--format", "-f", help="srt and vtt are subtitles."),
+    ] = "text",
     language: Annotated[
         str | None,
         typer.Option("--language", "-l", help="Language, such as en or de.", show_default="detected"),
@@ -142,18 +133,18 @@ def transcribe(
     """
     if not file.is_file():
         raise RefusedError(f"There is no file {file}.")
-    if words and format is not Format.VERBOSE_JSON:
+    if words and format != "verbose_json":
         raise UsageError("--words needs --format verbose_json.")
-    if as_json and format is Format.TEXT:
-        format = Format.JSON
-    if as_json and format in (Format.SRT, Format.VTT):
+    if as_json and format == "text":
+        format = "json"
+    if as_json and format in ("srt", "vtt"):
         raise UsageError(f"--json cannot be combined with --format {format}, because subtitles are not JSON.")
-    if stream and format not in (Format.TEXT, Format.JSON):
+    if stream and format not in ("text", "json"):
         raise UsageError("--stream supports text only. Leave --format out.")
     kind = "translations" if translate else "transcriptions"
     with ExitStack() as stack:
         client = stack.enter_context(Client(url))
-        fields: dict[str, Any] = {"model": model or only_model(client, "transcribe"), "response_format": format.value}
+        fields: dict[str, Any] = {"model": model or only_model(client, "transcribe"), "response_format": format}
         fields |= {key: value for key, value in (("language", language), ("prompt", prompt)) if value is not None}
         if words:
             fields["timestamp_granularities[]"] = ["word", "segment"]

@@ -1,14 +1,13 @@
 """`roundhouse validate`, `status`, `signal`, `version` and `doctor`."""
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from runtime.cli.commands.models.manage import state
-from runtime.cli.failures import RefusedError
+from runtime.cli.failures import translated_faults
 from runtime.cli.local.keys import DataDir
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import ago, emit, note, size, table
@@ -31,13 +30,10 @@ def validate(
     """
     from launch.files.detect import misfit
     from models.flags import flag_fault
-    from registry.errors import Unfit
     from registry.recipes.loading import load_documents, remarks
 
-    try:
+    with translated_faults():
         documents = load_documents(recipes, check_sources=sources, misfit=misfit, flag_fault=flag_fault)
-    except Unfit as unfit:
-        raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
     result = documents.models
     provider_models = [(p, m) for p in documents.providers for m in p.models]
     warnings = (*documents.notes, *remarks(result))
@@ -158,16 +154,11 @@ def version(as_json: AsJson = False) -> None:
             print(f"{name} {number}")
 
 
-class Accelerator(StrEnum):
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
 def doctor(
     device: Annotated[
-        Accelerator, typer.Option("--device", help="Device to run the server on; auto uses a GPU if there is one.")
-    ] = Accelerator.AUTO,
+        Literal["auto", "cpu", "cuda"],
+        typer.Option("--device", help="Device to run the server on; auto uses a GPU if there is one."),
+    ] = "auto",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port for the server; 0 to check none.")] = 8000,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -181,7 +172,7 @@ def doctor(
     from runtime.cli.local.host import kind_of_host, needs
     from runtime.cli.local.options import settings_of
 
-    kind = kind_of_host() if device is Accelerator.AUTO else "cuda" if device is Accelerator.CUDA else "cpu"
+    kind = kind_of_host() if device == "auto" else device
     found = list(needs(kind, port, settings_of(data_dir=data_dir).data_dir))
     missing = [need for need in found if not need.met]
     if as_json:
