@@ -43,31 +43,11 @@ def amounts(demand: Demand, price: PriceList) -> Amounts:
 
 
 @lru_cache(maxsize=1024)
-def batch_price_list(prices: Prices) -> PriceList:
-    """Prices of batch lines: each price times the batch factor, with its own version."""
-    factor = prices.batch
-    written = prices.input if prices.written_input is None else prices.written_input
-    cached = prices.input if prices.cached_input is None else prices.cached_input
-    return price_list(
-        prices.model_copy(
-            update={
-                "input": prices.input * factor,
-                "cached_input": cached * factor,
-                "written_input": written * factor,
-                "output": prices.output * factor,
-                "audio_hour": prices.audio_hour * factor,
-                "pairs": prices.pairs * factor,
-            }
-        )
-    )
-
-
-@lru_cache(maxsize=1024)
-def price_list(prices: Prices) -> PriceList:
-    """Convert prices to millionths of the currency."""
+def price_list(prices: Prices, factor: float = 1.0) -> PriceList:
+    """Convert prices, each times `factor`, to millionths of the currency."""
 
     def micro(amount: float) -> int:
-        return round(amount * MILLION)
+        return round(amount * factor * MILLION)
 
     cached = prices.input if prices.cached_input is None else prices.cached_input
     written = prices.input if prices.written_input is None else prices.written_input
@@ -75,3 +55,8 @@ def price_list(prices: Prices) -> PriceList:
         micro(prices.input), micro(cached), micro(prices.output), micro(prices.audio_hour), micro(prices.pairs),
         micro(written) - micro(prices.input),
     )  # fmt: skip
+
+
+def batch_price_list(prices: Prices) -> PriceList:
+    """Prices of batch lines, with their own version."""
+    return price_list(prices, prices.batch)

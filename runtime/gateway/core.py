@@ -274,11 +274,9 @@ class Gateway:
         """The target's state, for routers."""
         return self._backend(target).state_of(target)
 
-    @asynccontextmanager
-    async def lease_inside(self, request: Request, target: Target) -> AsyncIterator[Lease]:
+    def lease_inside(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]:
         """Wait for a turn for the server's own work, which is charged to no team."""
-        async with self._backend(target).lease(request, target) as lease:
-            yield lease
+        return self._backend(target).lease(request, target)
 
     def _backend(self, target: Target) -> Backend:
         return self._backends[target.backend]
