@@ -61,11 +61,12 @@ class ServerError(Failure):
 @contextmanager
 def translated_faults() -> Iterator[None]:
     """Convert the product's errors to UsageError or RefusedError."""
-    from registry.errors import BadRequest, RoundhouseError
+    from registry.errors import BadRequest, RoundhouseError, Unfit
 
     try:
         yield
     except BadRequest as error:
         raise UsageError(error.message, code=error.code) from None
     except RoundhouseError as error:
-        raise RefusedError(error.message, code=error.code) from None
+        faults = error.faults if isinstance(error, Unfit) else ()
+        raise RefusedError(error.message, faults=faults, code=error.code) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from runtime.cli.commands.server.options import given
-from runtime.cli.failures import RefusedError, ServerError, UsageError
+from runtime.cli.failures import RefusedError, ServerError, UsageError, translated_faults
 from runtime.cli.local.fleet import check_joining, check_settings
 from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id
@@ -215,23 +215,17 @@ def _check_oidc(settings: "Settings") -> None:
     """Raise RefusedError if the file of --oidc cannot be used."""
     if settings.oidc is None:
         return
-    from registry.errors import Unfit
     from tenants.sign_in.settings import read_oidc
 
-    try:
+    with translated_faults():
         read_oidc(settings.oidc)
-    except Unfit as unfit:
-        raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
 
 
 def read_recipes(settings: "Settings") -> "Documents":
-    from registry.errors import Unfit
     from registry.recipes.loading import load_documents
 
-    try:
+    with translated_faults():
         return load_documents(settings.recipes, may_be_empty=True)
-    except Unfit as unfit:
-        raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
 
 
 def _reachable(host: str) -> str:
