@@ -288,7 +288,6 @@ def vllm_flags(recipe: Recipe, kind: Kind) -> list[str]:
         elif value is not None:
             flags += [f"--{key}", str(value)]
     flags += ["--enable-lora"] if places.device else []
-    flags += (
-        ["--enforce-eager"] if kind == "cpu" else settings.gpu_settings(recipe, recipe.context_length)
-    )  # the same graphs, and the same room for other models
+    # the same graphs, and the same room for other models
+    flags += ["--enforce-eager"] if kind == "cpu" else settings.gpu_settings(recipe, recipe.context_length)
     return [*flags, "--disable-log-stats", "--disable-uvicorn-access-log"]

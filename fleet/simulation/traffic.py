@@ -29,9 +29,8 @@ class SimRequest:
     )  # fmt: skip
 
     def __init__(self, arrived: float, model: str, team: str, prompt: float, answer: int, draw: int) -> None:
-        self.arrived, self.model, self.team, self.prompt, self.answer, self.draw = (
-            arrived, model, team, prompt, answer, draw,
-        )  # fmt: skip
+        self.arrived, self.model, self.team = arrived, model, team
+        self.prompt, self.answer, self.draw = prompt, answer, draw
         self.digest: str | None = None
         self.prefix: int | None = None
         self.shared = 0.0

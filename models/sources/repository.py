@@ -198,11 +198,8 @@ def purge(sources: Collection[HubSource], retained: Collection[HubSource] = (), 
             )
         }
 
-    expired, hubs, freed = (
-        commits(sources) - commits(retained) - {folder.name for folder in in_use},
-        {s.hub for s in retained},
-        0,
-    )
+    expired = commits(sources) - commits(retained) - {folder.name for folder in in_use}
+    hubs, freed = {s.hub for s in retained}, 0
     for source in sources:
         for part in blobs_of(source).glob("*.part") if source.hub not in hubs else ():
             freed += part.stat().st_size

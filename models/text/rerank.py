@@ -114,9 +114,8 @@ class Scorer:
             if self.bert is None:
                 features = tensors(inputs, self.tokens, self.device)
                 if self.generates:
-                    features["logits_to_keep"] = (
-                        1  # otherwise logits of the whole vocabulary for each token, which are gigabytes
-                    )
+                    # otherwise logits of the whole vocabulary for each token, which are gigabytes
+                    features["logits_to_keep"] = 1
                 scores = self.model(features)["scores"]
             else:
                 network = self.model[0].model

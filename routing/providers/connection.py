@@ -171,10 +171,9 @@ class Connection:
 
     async def models(self) -> bytes:
         """List the provider's models. Raises ProviderFailed."""
-        all_of_them = (
-            "?limit=1000" if self._provider.protocol is Protocol.ANTHROPIC else ""
-        )  # otherwise only the newest 20
-        async with self.request("GET", f"models{all_of_them}", b"", {}) as reply:
+        # otherwise Anthropic lists only the newest 20
+        query = "?limit=1000" if self._provider.protocol is Protocol.ANTHROPIC else ""
+        async with self.request("GET", f"models{query}", b"", {}) as reply:
             if reply.status != 200:
                 raise faults.failure(self._provider.id, reply.status, await reply.error_body(), reply.headers)
             return await reply.whole()

@@ -170,10 +170,8 @@ def _read_ranking(data: bytes, request: RerankRequest) -> TaskAnswer:
     except NOT_JSON:
         raise BadAnswer("answered with an invalid ranking") from None
     ranking = _Ranked([_Scored(one.index, one.score) for one in decoded]) if isinstance(decoded, list) else decoded
-    scores, documents = (
-        {item.index: item.relevance_score for item in ranking.results or ranking.data},
-        len(request.documents),
-    )
+    scores = {item.index: item.relevance_score for item in ranking.results or ranking.data}
+    documents = len(request.documents)
     if sorted(scores) != list(range(documents)) or not all(map(math.isfinite, scores.values())):
         raise BadAnswer("answered with a ranking that does not score each document")
     as_logit = logit if all(0 <= score <= 1 for score in scores.values()) else bounded

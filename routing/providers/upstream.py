@@ -195,9 +195,8 @@ class Upstream:
         elif isinstance(error, ProviderFailed) and error.counts:
             outcome, after = CallOutcome.FAILURE, error.retry_after
         elif quiet >= self.provider.timeouts.between_bytes:
-            outcome = (
-                CallOutcome.FAILURE
-            )  # also if the client gave up: otherwise a hanging provider would never open the breaker
+            # also if the client gave up: otherwise a hanging provider would never open the breaker
+            outcome = CallOutcome.FAILURE
         else:
             outcome = CallOutcome.NEITHER
         before = self.breakers[model.name]

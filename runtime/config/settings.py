@@ -50,10 +50,8 @@ class OptionHelp:
 WHERE, MEMORY, BOUNDS = OptionHelp("Where"), OptionHelp("Models and memory"), OptionHelp("Bounds")
 COSTS, FLEET = OptionHelp("Costs"), OptionHelp("Fleet: several servers")
 TIMES = OptionHelp("Times, in seconds")
-HOSTS, ORIGINS = (
-    OptionHelp(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
-    OptionHelp(WHERE.panel, "none"),
-)
+HOSTS = OptionHelp(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0")
+ORIGINS = OptionHelp(WHERE.panel, "none")
 EACH = OptionHelp(BOUNDS.panel, "the table of docs/reference/bounds.md")
 ROOTS = OptionHelp(WHERE.panel, "the working directory")
 DETECTED = OptionHelp(MEMORY.panel, "85 % of the detected memory")

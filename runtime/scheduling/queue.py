@@ -68,13 +68,8 @@ class ModelQueue:
         first: "ModelQueue | None" = None,
         number: int = 1,
     ) -> None:
-        self.recipe, self._bounds, self._request_load, self._released, self._clock = (
-            recipe,
-            bounds,
-            request_load,
-            released,
-            clock,
-        )
+        self.recipe, self._bounds, self._clock = recipe, bounds, clock
+        self._request_load, self._released = request_load, released
         self.number = number
         self.policy: Placement = Placement(
             *_sizes(recipe), spare=_spare(recipe), floor=recipe.queue.floor, pools=_pools(recipe),

@@ -44,10 +44,8 @@ class OrderedCalls:
         else:
             waiting = self._waiting.setdefault(call.index, ChatToolCall(call.index))
             name = waiting.function.name or call.function.name
-            waiting.id, waiting.function = (
-                waiting.id or call.id,
-                ToolFunction(name, waiting.function.arguments_text + arguments_text),
-            )
+            waiting.id = waiting.id or call.id
+            waiting.function = ToolFunction(name, waiting.function.arguments_text + arguments_text)
         while self._waiting and (self._current is None or _is_whole(self._arguments)):
             first = next(iter(self._waiting.values()))
             if not first.function.name:

@@ -121,10 +121,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     vocabulary = json.loads((data / "vocabulary.json").read_text(encoding="utf-8"))
     template = json.loads((data / "original_tokenizer.json").read_text(encoding="utf-8"))
-    large, small = (
-        cut_tokenizer(template, vocabulary),
-        cut_tokenizer(template, vocabulary[: options.vocabulary]),
-    )
+    large = cut_tokenizer(template, vocabulary)
+    small = cut_tokenizer(template, vocabulary[: options.vocabulary])
     cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
     teacher = load_int8(data / "teacher.safetensors", BertConfig.from_pretrained(data / "original_config.json"))
     teacher.to(device)
