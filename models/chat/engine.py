@@ -38,6 +38,7 @@ from models.messages import (
     Usage,
 )
 from models.protocol import Report
+from registry.base.counting import count_down
 from registry.base.turns import FairTurns
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
@@ -424,9 +425,7 @@ class VllmEngine:
                 await self._engine.abort(meter.request_ids, internal=True)
             await exchange.ended(LEAVE_WITHIN)
         finally:
-            adapters.calls[served] -= 1
-            if not adapters.calls[served]:
-                del adapters.calls[served]
+            count_down(adapters.calls, served)
 
     async def stage(self, adapter: AdapterRef) -> None:
         await self._ready().stage(adapter)

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from registry.base.counting import count_down
 from registry.errors import QueueFull
 
 P = ParamSpec("P")
@@ -79,20 +80,14 @@ class Threads:
             del future, work  # an idle thread keeps nothing
             with self._lock:
                 self._free += 1
-                _count_down(self._running, owner)
+                count_down(self._running, owner)
             self._begin()
 
     def _ended(self, owner: str, call: _Call) -> None:
         with self._lock:
-            _count_down(self._active, owner)
+            count_down(self._active, owner)
             calls = self._waiting.get(owner, ())
             if calls and call in calls:  # it was cancelled before its turn
                 calls.remove(call)
                 if not calls:
                     del self._waiting[owner]
-
-
-def _count_down(counter: Counter[str], owner: str) -> None:
-    counter[owner] -= 1
-    if not counter[owner]:
-        del counter[owner]

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from registry.base.counting import count_down
 from runtime.scheduling.fair import (
     Floors,
     Lane,
@@ -21,7 +22,6 @@ from runtime.scheduling.fair import (
 )
 from tenants.caller import ServiceClass
 
-K = TypeVar("K")
 DEFAULT_DUE_SECONDS = 600.0
 """Seconds; within its key a request with a later deadline, or none, is ordered as if it had this one."""
 
@@ -108,8 +108,8 @@ class WaitingRequests:
         del mine[request_id]
         if not mine:
             del accounts.of_team[request.ties.team]
-        _decrement(accounts.classes, claim.service_class)
-        _decrement(accounts.pools, claim.pool)
+        count_down(accounts.classes, claim.service_class)
+        count_down(accounts.pools, claim.pool)
         accounts.from_people -= claim.is_from_people
         accounts.revocable -= claim.is_revocable
         request.ties.team.keys.leave(request.ties.key, claim.work)
@@ -145,8 +145,8 @@ class WaitingRequests:
                 del self._lanes[digest][claim.service_class]
                 if not self._lanes[digest]:
                     del self._lanes[digest]
-        _decrement(self._counts, digest)
-        _decrement(self.pools, claim.pool)
+        count_down(self._counts, digest)
+        count_down(self.pools, claim.pool)
         self.work = self.work - claim.work if self._by_id else 0.0  # clears rounding errors
         return request
 
@@ -301,12 +301,6 @@ class WaitingRequests:
             if best is not None:
                 return best
         return None
-
-
-def _decrement(counter: Counter[K], key: K) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
 
 
 _NONE = Counter[ServiceClass]()

@@ -19,6 +19,7 @@ from joserfc import jwt
 from joserfc.errors import ClaimError, ExpiredTokenError, InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
+from registry.base.counting import count_down
 from registry.base.json import NOT_JSON
 from registry.base.turns import FairTurns, NoTurn
 from registry.errors import QueueFull, Unauthorized, Unavailable
@@ -147,9 +148,7 @@ class OidcProvider:
         except NoTurn:
             raise _too_many() from None
         finally:
-            self._steps[address] -= 1
-            if not self._steps[address]:
-                del self._steps[address]
+            count_down(self._steps, address)
 
     @asynccontextmanager
     async def _client(self, redirect_uri: str) -> AsyncIterator[AsyncOAuth2Client]:

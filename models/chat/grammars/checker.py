@@ -19,6 +19,7 @@ from models.chat import processes
 from models.chat.grammars import language, process, sizes
 from models.chat.grammars.process import CheckerProcess, Verdict
 from models.chat.vllm import grammars
+from registry.base.counting import count_down
 from registry.base.turns import FairTurns
 from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
@@ -108,9 +109,7 @@ class GrammarChecker:
                 await self._started()
                 verdict = await self._exchange(order)
         finally:
-            self._waiting[team] -= 1
-            if not self._waiting[team]:
-                del self._waiting[team]
+            count_down(self._waiting, team)
         if verdict.code != process.BUSY:
             with suppress(ValueError):  # larger than the cache
                 self._verdicts[digest] = verdict
