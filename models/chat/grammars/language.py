@@ -554,11 +554,7 @@ def _string(branch: Parts) -> Json | None:
             raise SchemaError(where, "a length stands beside it: leave one of them out")
         text = f"^{FORMATS[text]}$"
     try:
-        pattern = patterns.parse(text)
-    except PatternError as error:
-        raise SchemaError(where, str(error)) from None
-    try:
-        return _matching(patterns.bounded(pattern, least, most))
+        return _matching(patterns.bounded(patterns.parse(text), least, most))
     except PatternError as error:
         raise SchemaError(where, str(error)) from None
 

@@ -104,6 +104,8 @@ RESPONSES_FORMATS: Mapping[str, frozenset[str]] = {**CHAT_FORMATS, "json_schema"
 FUNCTIONS = re.compile(r"function|custom|local_shell|shell|apply_patch|namespace|(bash|text_editor|memory)_\d+")
 """Types of tools that the client runs (see `client_tools`)."""
 MOST_NAMED = 8
+UNKNOWN = "unknown_parameter"
+"""The code for a field that the engine does not have."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _REFERENCE, _NONE = b'"item_reference"', msgspec.Raw(b"[]")
 STREAM = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
@@ -150,12 +152,12 @@ class Leniency:
         self._request, self.strict = request, strict
         self.left_out: list[str] = []
 
-    def leave_out(self, error: BadRequest, *path: str) -> None:
-        """Drop the field at `path`, or raise `error`."""
-        if self.strict:
-            raise error
-        self._request.drop(*path)
+    def leave_out(self, advice: str, *path: str, code: str = "unsupported_value") -> None:
+        """Drop the field at `path`, or raise BadRequest with this advice and code."""
         name = ".".join(path)
+        if self.strict:
+            raise BadRequest(advice, param=name, code=code)
+        self._request.drop(*path)
         self.left_out.append(name if _PLAIN_NAME.fullmatch(name) else "a field of no plain name")
 
     def warning(self) -> str:
@@ -205,10 +207,10 @@ def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> Non
         if path in (MESSAGES, COUNT_TOKENS):
             text = f"{name}: Extra inputs are not permitted."
         advice = replacements.advice(path, name)
-        error = BadRequest(f"{text} This engine would ignore it: {advice}", param=name, code="unknown_parameter")
+        error = BadRequest(f"{text} This engine would ignore it: {advice}", param=name, code=UNKNOWN)
         if name in answering and name not in HINTS:
             raise error
-        hints.leave_out(error, name)
+        hints.leave_out(error.message, name, code=UNKNOWN)
 
 
 def _check_typical(request: ChatRequest) -> None:
@@ -238,12 +240,8 @@ def _check_chat(request: ChatRequest, hints: Leniency) -> None:
 def _check_messages(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:
     """Check the effort and the tools of Messages."""
     if not knows_effort and request.object("output_config").get("effort") is not None:
-        error = BadRequest(
-            "output_config.effort: this model knows no effort of reasoning: leave it out.",
-            param="output_config.effort",
-            code="unsupported_value",
-        )
-        hints.leave_out(error, "output_config", "effort")
+        advice = "output_config.effort: this model knows no effort of reasoning: leave it out."
+        hints.leave_out(advice, "output_config", "effort")
     _check_tools(request, hints)
 
 
@@ -266,24 +264,15 @@ def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) 
             )
     _check_references(request)
     if request.value("truncation") not in (None, "disabled"):
-        error = BadRequest(
-            "An input that is too long is not cut to fit: leave 'truncation' out, and send less.",
-            param="truncation",
-            code="unsupported_value",
-        )
-        hints.leave_out(error, "truncation")
+        advice = "An input that is too long is not cut to fit: leave 'truncation' out, and send less."
+        hints.leave_out(advice, "truncation")
     _check_tools(request, hints)
     _check_include(request, hints)
     _check_reasoning(request, hints, knows_effort)
     text = request.object("text")
     _only(text, TEXT, hints, "text")
     if text.get("verbosity") not in (None, "medium"):
-        error = BadRequest(
-            "No model here knows a verbosity: leave 'text.verbosity' out.",
-            param="text.verbosity",
-            code="unsupported_value",
-        )
-        hints.leave_out(error, "text", "verbosity")
+        hints.leave_out("No model here knows a verbosity: leave 'text.verbosity' out.", "text", "verbosity")
     form = text.get("format")
     if isinstance(form, dict):
         _only(form, RESPONSES_FORMATS.get(str(form.get("type")), form), hints, "text", "format")
@@ -373,12 +362,8 @@ def _check_include(request: ChatRequest, hints: Leniency) -> None:
     left = [name for name in include if not (isinstance(name, str) and HOSTED.match(name))]
     if left == include:
         return
-    error = BadRequest(
-        "Only functions are available here: leave what belongs to the vendor's tools out of 'include'.",
-        param="include",
-        code="unsupported_value",
-    )
-    hints.leave_out(error, "include")
+    advice = "Only functions are available here: leave what belongs to the vendor's tools out of 'include'."
+    hints.leave_out(advice, "include")
     if left:
         request.replace("include", msgspec.json.encode(left))
 
@@ -387,20 +372,12 @@ def _check_reasoning(request: ChatRequest, hints: Leniency, knows_effort: bool) 
     """Leave out an effort that the model does not support, and summaries, which no model here writes."""
     reasoning = request.object("reasoning")
     if not knows_effort and reasoning.get("effort") not in (None, "none"):
-        error = BadRequest(
-            "This model knows no effort of reasoning: leave 'reasoning.effort' out.",
-            param="reasoning.effort",
-            code="unsupported_value",
-        )
-        hints.leave_out(error, "reasoning", "effort")
+        advice = "This model knows no effort of reasoning: leave 'reasoning.effort' out."
+        hints.leave_out(advice, "reasoning", "effort")
     for name in ("summary", "generate_summary"):
         if reasoning.get(name) not in (None, "auto"):
-            error = BadRequest(
-                f"Thoughts are given as they are, not as a summary: leave 'reasoning.{name}' out.",
-                param=f"reasoning.{name}",
-                code="unsupported_value",
-            )
-            hints.leave_out(error, "reasoning", name)
+            advice = f"Thoughts are given as they are, not as a summary: leave 'reasoning.{name}' out."
+            hints.leave_out(advice, "reasoning", name)
 
 
 def _only(fields: Mapping[str, Any], known: Iterable[str], hints: Leniency, *at: str) -> None:
@@ -408,9 +385,5 @@ def _only(fields: Mapping[str, Any], known: Iterable[str], hints: Leniency, *at:
     for name in sorted(fields.keys() - set(known)):
         if fields[name] is not None:
             param = ".".join((*at, name))
-            error = BadRequest(
-                f"Unrecognized request argument supplied: {param}. This engine would ignore it: leave it out.",
-                param=param,
-                code="unknown_parameter",
-            )
-            hints.leave_out(error, *at, name)
+            advice = f"Unrecognized request argument supplied: {param}. This engine would ignore it: leave it out."
+            hints.leave_out(advice, *at, name, code=UNKNOWN)
