@@ -175,9 +175,10 @@ class Names:
 
     def find(self, name: str, caller: Caller) -> ResolvedName:
         """Resolve a caller's name in any task. Raises NotFound, BadRequest, Forbidden."""
-        return self._resolve_for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[
-            1
-        ]
+        _, resolved = self._resolve_for(
+            caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog)))
+        )
+        return resolved
 
     def is_here(self, name: str, caller: Caller) -> bool:
         """Whether `find` finds the name, or refuses it for another reason than that it does not exist."""

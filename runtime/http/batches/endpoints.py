@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import Path, Query, Request
+from fastapi import Path, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -17,7 +17,7 @@ from runtime.http.batches.files import LEAST_LIFE
 from runtime.http.batches.idempotency import body_hash, idempotency_key
 from runtime.http.batches.views import HOUR, batch_view
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.organization.pages import LIST, list_answer
+from runtime.http.organization.pages import LIST, After, Count, list_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import ANY_OBJECT, CONFLICT, COUNT, MANAGEMENT, STRING, component, nullable, one_of, record
 from tenants.caller import Scope
@@ -120,8 +120,8 @@ async def create_batch(request: Request, gateway: CurrentGateway, context: Curre
 async def list_batches(
     gateway: CurrentGateway,
     context: CurrentContext,
-    after: Annotated[str | None, Query(description="The last id of the previous page")] = None,
-    limit: Annotated[int, Query(ge=1, le=100, description="Entries per page")] = 20,
+    after: After = None,
+    limit: Count = 20,
 ) -> Response:
     """List batches, the newest first."""
     batches, more = await gateway.services.batches.list(context.caller.team, SURFACE, after, limit)

@@ -25,7 +25,7 @@ from runtime.http.batches.reading import file_answer, output_answer, output_size
 from runtime.http.batches.views import batch_of_output, file_view, has_output, output_view
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.organization.pages import LIST, Order, list_answer
+from runtime.http.organization.pages import LIST, After, Order, list_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import BOOLEAN, COUNT, MANAGEMENT, STRING, component, one_of, record
 from runtime.http.upload import Upload, receive
@@ -119,7 +119,7 @@ async def list_files(
     gateway: CurrentGateway,
     context: CurrentContext,
     purpose: Annotated[str | None, Query(description="Files of this purpose only")] = None,
-    after: Annotated[str | None, Query(description="The last id of the previous page")] = None,
+    after: After = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Entries per page")] = 10_000,
     order: Order = "desc",
 ) -> Response:

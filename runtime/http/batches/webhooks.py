@@ -17,7 +17,7 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.admin.bodies import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.organization.pages import LIST, list_answer
+from runtime.http.organization.pages import LIST, After, Count, list_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import (
     BOOLEAN,
@@ -142,8 +142,8 @@ async def create_webhook_endpoint(gateway: CurrentGateway, context: CurrentConte
 async def list_webhook_endpoints(
     gateway: CurrentGateway,
     context: CurrentContext,
-    after: Annotated[str | None, Query(description="The last id of the previous page")] = None,
-    limit: Annotated[int, Query(ge=1, le=100, description="Entries per page")] = 20,
+    after: After = None,
+    limit: Count = 20,
 ) -> Response:
     """List webhooks, the newest first."""
     webhooks, more = await gateway.services.batches.callbacks.list(context.caller.team, after, limit)

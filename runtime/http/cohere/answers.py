@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import orjson
 
 from registry.base.lazy import LazyModule
 from registry.errors import EngineFailed
@@ -217,17 +216,13 @@ def _ubinary(rows: Matrix) -> "NDArray[np.uint8]":
     return np.packbits(rows > 0, axis=1)
 
 
-def _integers(rows: "NDArray[Any]") -> list[bytes]:
-    return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
-
-
 TYPES: Mapping[str, Callable[[Matrix], list[bytes]]] = {
     "float": numbers,
     "base64": base64,
-    "int8": lambda rows: _integers(_int8(rows).astype(np.int8)),
-    "uint8": lambda rows: _integers((_int8(rows) + 128).astype(np.uint8)),
-    "binary": lambda rows: _integers((_ubinary(rows).astype(np.int16) - 128).astype(np.int8)),
-    "ubinary": lambda rows: _integers(_ubinary(rows)),
+    "int8": lambda rows: numbers(_int8(rows).astype(np.int8)),
+    "uint8": lambda rows: numbers((_int8(rows) + 128).astype(np.uint8)),
+    "binary": lambda rows: numbers((_ubinary(rows).astype(np.int16) - 128).astype(np.int8)),
+    "ubinary": lambda rows: numbers(_ubinary(rows)),
 }
 """Formats rows as JSON, by type."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import orjson
@@ -215,8 +215,8 @@ async def matrix(result: EmbedResult, inputs: int) -> Matrix:
     return vectors
 
 
-def numbers(rows: Matrix) -> list[bytes]:
-    """Each row as a JSON array, with the fewest digits from which the same float32 can be read."""
+def numbers(rows: "NDArray[Any]") -> list[bytes]:
+    """Each row as a JSON array, floats with the fewest digits from which the same float32 can be read."""
     return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
 
 
