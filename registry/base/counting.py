@@ -6,8 +6,8 @@ from typing import TypeVar
 K = TypeVar("K")
 
 
-def count_down(counter: Counter[K], key: K) -> None:
-    """Count one less of `key`, and forget it at zero."""
-    counter[key] -= 1
+def count_down(counter: Counter[K], key: K, by: int = 1) -> None:
+    """Count so many less of `key`, and forget it at zero."""
+    counter[key] -= by
     if not counter[key]:
         del counter[key]

@@ -10,10 +10,12 @@ A complete body never gives way: its request is waiting for its turn or being an
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from registry.base.counting import count_down
 from registry.base.wording import size_words
 from registry.errors import QueueFull
 from tenants.caller import ANONYMOUS, Caller
@@ -102,7 +104,7 @@ class BodyMemory:
     def __init__(self, most: int, largest: int) -> None:
         self._bounds = {group: max(int(most * share), min(most, largest)) for group, share in SHARES.items()}
         self._bodies: set[Body] = set()
-        self._held: dict[Owner, int] = {}
+        self._held = Counter[Owner]()
 
     @property
     def held(self) -> int:
@@ -113,12 +115,10 @@ class BodyMemory:
 
         Raises QueueFull.
         """
-        if not size:  # two empty bodies would share an entry that the first removal deletes
+        if not size:  # an empty body holds nothing and need not give way
             return []
         excess = {
-            owner: over
-            for owner in body.owners
-            if (over := self._held.get(owner, 0) + size - self._bounds[owner[0]]) > 0
+            owner: over for owner in body.owners if (over := self._held[owner] + size - self._bounds[owner[0]]) > 0
         }
         victims: list[Body] | None = []
         if excess:
@@ -137,7 +137,7 @@ class BodyMemory:
         self._bodies.add(body)
         body.size += size
         for owner in body.owners:
-            self._held[owner] = self._held.get(owner, 0) + size
+            self._held[owner] += size
         return victims
 
     def remove(self, body: Body) -> None:
@@ -146,7 +146,5 @@ class BodyMemory:
             return
         self._bodies.remove(body)
         for owner in body.owners:
-            self._held[owner] -= body.size
-            if not self._held[owner]:
-                del self._held[owner]
+            count_down(self._held, owner, body.size)
         body.size = 0
