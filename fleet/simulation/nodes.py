@@ -11,7 +11,6 @@ from fleet.simulation.traffic import SimRequest
 
 GIB = 1 << 30
 STAGED = 64
-PREFIXES = 400
 """Number of prompt beginnings that an engine's cache holds."""
 
 
@@ -63,13 +62,9 @@ class SimNode:
         prompt = request.prompt
         if request.shared and request.prefix is not None:
             request.is_cached = request.prefix in replica.prefixes
+            replica.prefixes[request.prefix] = None
             if request.is_cached:
-                replica.prefixes.move_to_end(request.prefix)
                 prompt -= request.shared
-            else:
-                replica.prefixes[request.prefix] = None
-                if len(replica.prefixes) > PREFIXES:
-                    replica.prefixes.popitem(last=False)
         swap = 0.0
         if request.digest is not None:
             replica.use(request.digest, 1)

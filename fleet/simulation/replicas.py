@@ -12,9 +12,13 @@
 from collections import Counter, OrderedDict, deque
 from typing import Literal
 
+from cachetools import LRUCache
+
 from fleet.simulation.traffic import SimRequest
 
 CLOSE_SECONDS = 0.5
+PREFIXES = 400
+"""Beginnings of prompts in an engine's prefix cache."""
 Phase = Literal["loading", "ready", "draining"]
 
 
@@ -41,7 +45,7 @@ class SimReplica:
         self.blocked: list[str] = []
         """Staged adapters that wait for a place."""
         self.closing: set[str] = set()
-        self.prefixes: OrderedDict[int, None] = OrderedDict()
+        self.prefixes: LRUCache[int, None] = LRUCache(PREFIXES)
         self.seconds = 0.0
 
     # --- requests ---------------------------------------------------------------------------------------------------
