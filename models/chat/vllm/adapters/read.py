@@ -20,10 +20,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
+from cachetools import FIFOCache
 
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_head, read_into, tensors_of
 from models.chat.vllm.adapters.arena import Arena
-from models.chat.vllm.adapters.templates import AdapterTemplate, Templates, are_marked, is_plain, key_of, template_of
+from models.chat.vllm.adapters.templates import MOST, AdapterTemplate, are_marked, is_plain, key_of, template_of
 
 READERS, READ_PART = 4, 8 << 20
 """Threads that read a file for a GPU, whose host has cores to spare, and the minimum bytes for each. One thread copies
@@ -245,11 +246,11 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str, arena: Arena |
         if not (folder / name).is_file():
             raise ValueError(f"{name} is not there")
     manager = worker_manager._adapter_manager
-    templates = worker_manager.__dict__.setdefault("roundhouse_templates", Templates())
+    templates = worker_manager.__dict__.setdefault("roundhouse_templates", FIFOCache(MOST))
     on_gpu = manager.device.type == "cuda"
     with for_gpu(manager.lora_config.lora_dtype, arena) if on_gpu else nullcontext():
         layout = _layout(folder)
-        if (template := templates.find(layout.key)) is not None and are_marked(folder / name for name in FILES):
+        if (template := templates.get(layout.key)) is not None and are_marked(folder / name for name in FILES):
             return template.fill(adapter_id, _read_data_again(folder, layout))
         lora = worker_manager._load_adapter(LoRARequest(str(adapter_id), adapter_id, path))
     plain = is_plain(lora)
@@ -264,7 +265,7 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str, arena: Arena |
         raise ValueError("\n".join(faults))
     template = template_of(lora, layout.size - len(layout.head), _dtypes(layout)) if plain else None
     if template is not None and _gives(template, lora, _read_data_again(folder, layout)):
-        templates.add(layout.key, template)
+        templates[layout.key] = template
         lora.roundhouse_template = template
     return lora
 

@@ -68,21 +68,6 @@ def _views(values: torch.Tensor, half: Half) -> Any:
     return None if half is None else values.as_strided(half.shape, half.stride, half.start)
 
 
-class Templates:
-    """One engine's templates, by the bytes of header and configuration. Evicts the oldest first."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[bytes, AdapterTemplate] = {}
-
-    def find(self, key: bytes) -> AdapterTemplate | None:
-        return self._by_key.get(key)
-
-    def add(self, key: bytes, template: AdapterTemplate) -> None:
-        if len(self._by_key) >= MOST:
-            del self._by_key[next(iter(self._by_key))]
-        self._by_key[key] = template
-
-
 def key_of(head: bytes, size: int, config: bytes) -> bytes:
     """Return the key of a file of `size` bytes that begins with `head`."""
     numbers = len(head).to_bytes(8, "little") + size.to_bytes(8, "little")

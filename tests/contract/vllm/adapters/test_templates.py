@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.store import MARK
-from models.chat.vllm.adapters import gpu_copy, read, stage, templates
+from models.chat.vllm.adapters import gpu_copy, read, stage
 from models.chat.vllm.adapters.read import FILES, read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
 
@@ -200,16 +200,23 @@ def test_a_template_keeps_no_adapters_memory(tmp_path: Path) -> None:
     copier = gpu_copy.GpuCopier(ours.manager._adapter_manager)
     lora = ours.read(stored(tmp_path / "first", ALL, 0), as_on_gpu=True)
     copier.sources_of(lora)
-    (template,) = ours.manager.roundhouse_templates._by_key.values()
+    (template,) = ours.manager.roundhouse_templates.values()
     assert template.sources.data.numel() == 0
     for empty, _, _ in template.layers.values():
         assert empty.lora_a is empty.lora_b is None
 
 
-def test_the_number_of_templates_is_bounded_and_the_oldest_is_removed() -> None:
-    made = templates.Templates()
-    for number in range(templates.MOST + 3):
-        made.add(bytes([number]), templates.AdapterTemplate(None, {}, torch.bfloat16))
-    assert made.find(bytes([2])) is None
-    assert made.find(bytes([3])) is not None
-    assert made.find(bytes([templates.MOST + 2])) is not None
+def test_the_number_of_templates_is_bounded_and_the_oldest_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "MOST", 2)
+    ours = Loader()
+    layouts = [dict.fromkeys(fixtures.names(), rank) for rank in (4, 5, 8)]
+    for number, ranks in enumerate(layouts):
+        ours.read(stored(tmp_path / str(number), ranks, number))
+    assert (ours.uses, len(ours.manager.roundhouse_templates)) == (3, 2)
+    for ranks in layouts[1:]:
+        ours.read(stored(tmp_path / "again", ranks, 4))
+    assert ours.uses == 3
+    ours.read(stored(tmp_path / "again", layouts[0], 5))
+    assert ours.uses == 4
