@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 import msgspec
-from cachetools import TTLCache
+from cachetools import FIFOCache, TTLCache
 
 from adapters.content.faults import shorten
 from models import sse
@@ -71,7 +71,7 @@ class Probes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._results: dict[tuple[str, Probe], ProbeResult] = {}
+        self._results: FIFOCache[tuple[str, Probe], ProbeResult] = FIFOCache(MOST_RESULTS)
         self._refused = TTLCache[tuple[str, Probe], ProbeResult](inf, RETRY_SECONDS, timer=clock)
         """Failures that may not be retried yet."""
         self._asking: dict[tuple[str, Probe], asyncio.Task[ProbeResult]] = {}
@@ -136,8 +136,6 @@ class Probes:
         answered = text if status == 200 else f"HTTP {status}"
         result = ProbeResult(probe, passed, answered, time.time(), self._clock() + RETRY_SECONDS)
         self._results[adapter.digest, probe] = result
-        while len(self._results) > MOST_RESULTS:
-            del self._results[next(iter(self._results))]
         if not passed:
             self._refused[adapter.digest, probe] = result
         return result

@@ -152,8 +152,7 @@ class ModelQueue:
 
     def holds(self, digest: str) -> bool:
         """Whether a running or waiting request needs this adapter."""
-        tickets = (*self._running.values(), *self._waiting.values())
-        return any(t.adapter is not None and t.adapter.digest == digest for t in tickets)
+        return bool(self._running_with(digest) or self._waiting_for(digest))
 
     def change(self, recipe: Recipe) -> None:
         """Change to another recipe. Bounds apply at once, sizes to the next engine."""
@@ -429,12 +428,11 @@ class ModelQueue:
         for ticket in self._running_with(digest):
             ticket.placing_seconds = now - (ticket.started or now)
             ticket.swap_seconds = self.effects.moved_seconds(digest, ticket.arrived)
-        for ticket in list(self._waiting.values()):
-            if ticket.adapter is not None and ticket.adapter.digest == digest:
-                refusal = self.effects.probes.refusal(digest, ticket.probe)
-                if refusal is not None and not ticket.turn.done():
-                    ticket.turn.set_exception(refusal)
-                    self.policy.cancel(ticket.id)
+        for ticket in self._waiting_for(digest):
+            refusal = self.effects.probes.refusal(digest, ticket.probe)
+            if refusal is not None and not ticket.turn.done():
+                ticket.turn.set_exception(refusal)
+                self.policy.cancel(ticket.id)
         stats = self.effects.stats.get(digest, AdapterStats())  # none if it was forgotten in transit
         self.policy.swapped(digest, self._pace.work(stats.place_seconds))
         self.policy.placed(digest, now)

@@ -137,12 +137,13 @@ async def test_a_new_engine_is_probed_again(world: World) -> None:
     assert await ask(world, adapter("a"), WRONG) == 5
 
 
-async def test_the_results_of_changed_probes_do_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_results_of_changed_probes_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A team may register the same content with another probe again and again."""
     monkeypatch.setattr("runtime.scheduling.probes.MOST_RESULTS", 2)
     found = [Probe(f"say it {number}", "fine") for number in range(4)]
-    world.registry.known[adapter("a").digest] = (found[0],)
-    for probe in found:
-        assert await ask(world, adapter("a"), probe) == 5
-    probes = world.queue.effects.probes
-    assert [probes.result(adapter("a").digest, probe) is not None for probe in found] == [False, False, True, True]
+    async with line_with_adapters(tmp_path) as world:
+        world.registry.known[adapter("a").digest] = (found[0],)
+        for probe in found:
+            assert await ask(world, adapter("a"), probe) == 5
+        probes = world.queue.effects.probes
+        assert [probes.result(adapter("a").digest, probe) is not None for probe in found] == [False, False, True, True]
