@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from batches.callbacks import policy
-from batches.callbacks.records import DeliveryOutcome, DeliveryState
+from batches.callbacks.records import DELETED_WORDS, DeliveryOutcome, DeliveryState
 from batches.callbacks.sender import CallbackSender, event_body
 from batches.looks import look_repeatedly
 from batches.store import BatchStore
@@ -31,7 +31,6 @@ MOST, PER_TEAM = 16, 4
 """Most concurrent deliveries, in total and per team, so that slow receivers do not delay other teams."""
 POLL_SECONDS = 1.0
 CLOSE_SECONDS = 3.0
-NO_SECRET = "Its webhook was deleted."
 
 
 class CallbackDeliverer:
@@ -100,7 +99,7 @@ class CallbackDeliverer:
                 delivery.url, delivery.id, body, claimed.secrets, self._clock(), delivery.team
             )
         else:
-            outcome = DeliveryOutcome(policy.GONE, NO_SECRET)
+            outcome = DeliveryOutcome(policy.GONE, DELETED_WORDS)
         now = self._clock()
         change = policy.decide(delivery, outcome, now, self._chance())
         await self._store.write(lambda tables: tables.outbox.end(epoch, delivery, change, now))

@@ -12,6 +12,8 @@ EVENTS = {
     BatchState.CANCELLED: "batch.cancelled",
 }
 """OpenAI's event for each final state."""
+DELETED_WORDS = "Its webhook was deleted."
+"""The error of its deliveries."""
 MOST_URL = 2048
 """Longest URL in characters."""
 

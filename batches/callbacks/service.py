@@ -24,12 +24,9 @@ class CallbackService:
     def __init__(self, store: BatchStore, addresses: CallbackAddresses) -> None:
         self._store, self.addresses = store, addresses
         self._sender = CallbackSender(addresses)
-        self._wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
+        """Called when a delivery is due now."""
         self._tests = 0
-
-    def set_wake(self, wake: Callable[[], None]) -> None:
-        """Set a callback for when a delivery is due now."""
-        self._wake = wake
 
     async def close(self) -> None:
         await self._sender.close()
@@ -46,7 +43,7 @@ class CallbackService:
                 "ended, or it has not ended.",
                 code="no_deliveries",
             )
-        self._wake()
+        self.wake()
         return await self.deliveries(batch)
 
     async def forget(self, now: float) -> None:

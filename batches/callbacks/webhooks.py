@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batches.callbacks.records import DeliveryState, Webhook
+from batches.callbacks.records import DELETED_WORDS, DeliveryState, Webhook
 from batches.storage.queries import find, page
 from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database, inserting
@@ -25,7 +25,6 @@ ROTATION_SECONDS = 86_400.0
 """Time for which the previous secret also signs."""
 PREFIX = "whsec_"
 """Prefix of a Standard Webhooks secret, followed by base64."""
-DELETED_WORDS = "Its webhook was deleted."
 
 
 def new_seed() -> str:

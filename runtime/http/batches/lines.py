@@ -94,5 +94,5 @@ def callback_deliverer(gateway: Gateway, worker: BatchWorker) -> CallbackDeliver
     deliverer = CallbackDeliverer(
         gateway.services.batches.store, CallbackSender(callbacks.addresses), lambda: worker.epoch
     )
-    callbacks.set_wake(deliverer.wake)
+    callbacks.wake = deliverer.wake
     return deliverer

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from batches.callbacks.outbox import ClaimedDelivery
 from batches.callbacks.policy import decide
-from batches.callbacks.records import DeliveryOutcome, DeliveryState, Webhook
-from batches.callbacks.webhooks import DELETED_WORDS, WebhookTable, new_seed
+from batches.callbacks.records import DELETED_WORDS, DeliveryOutcome, DeliveryState, Webhook
+from batches.callbacks.webhooks import WebhookTable, new_seed
 from batches.records import BatchFault, BatchRecord, LineEnd, LineState
 from batches.runners import RunnerTable
 from batches.storage.tables import RUNNERS, WEBHOOKS

@@ -163,7 +163,7 @@ async def test_a_callback_is_delivered_and_redelivered(inside: BatchServer) -> N
         epochs = [epoch for epoch in range(1, 9) if await is_open(inside, epoch)]
         callbacks = inside.batches.callbacks
         deliverer = CallbackDeliverer(inside.batches.store, CallbackSender(callbacks.addresses), lambda: epochs[-1])
-        callbacks.set_wake(deliverer.wake)
+        callbacks.wake = deliverer.wake
         deliverer.start()
         try:
             dead = await reach(inside, id_, "dead")
