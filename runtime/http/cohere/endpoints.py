@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.messages import THINK, EmbedResult, Event, ResponseStart
+from models.messages import THINK, Event, ResponseStart
 from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Task
@@ -39,7 +39,7 @@ from runtime.http.dialect import (
     read_engine_events,
     whole_answer,
 )
-from runtime.http.embeddings.bodies import matrix
+from runtime.http.embeddings.bodies import received
 from runtime.http.errors import Dialect
 from runtime.http.ollama.answers import read
 from runtime.http.route import RouteGroup
@@ -125,11 +125,8 @@ def _parse_embed(data: dict[str, Any], kind: type[CohereEmbedV1Body], version: s
         types = types or ["float"]
 
     async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
-        results = [event async for event in events if isinstance(event, EmbedResult)]
-        if len(results) != 1:
-            raise EngineFailed("The engine answered with something other than one embedding.")
-        vectors = await matrix(results[0], len(request.inputs))
-        answer = await vectors_json(vectors, types, body.all_texts, sum(results[0].tokens), version)
+        vectors, tokens = await received(events, len(request.inputs))
+        answer = await vectors_json(vectors, types, body.all_texts, tokens, version)
         async for part in whole_answer(answer):
             yield part
 

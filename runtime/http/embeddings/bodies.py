@@ -2,14 +2,14 @@
 
 import asyncio
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import orjson
 from msgspec import Meta
 
-from models.messages import EmbedRequest, EmbedResult
+from models.messages import EmbedRequest, EmbedResult, Event
 from registry.base.lazy import LazyModule, import_in_thread
 from registry.errors import BadRequest, EngineFailed
 from runtime.http.bodies import ADAPTER_FIELDS
@@ -203,16 +203,23 @@ EMBEDDINGS = component(
 VECTORS = component("Vectors", array(array(NUMBER)))
 
 
-async def matrix(result: EmbedResult, inputs: int) -> Matrix:
-    """The vectors as a matrix of inputs x dimensions. Raises EngineFailed if the engine's answer is inconsistent."""
+async def received(events: AsyncIterator[Event], inputs: int) -> tuple[Matrix, int]:
+    """The engine's vectors as a matrix of inputs x dimensions, and its tokens.
+
+    Raises EngineFailed if its answer is inconsistent.
+    """
+    results = [event async for event in events if isinstance(event, EmbedResult)]
+    if len(results) != 1:
+        raise EngineFailed("The engine answered with something other than one embedding.")
     await import_in_thread("numpy")
+    result = results[0]
     rows, columns = len(result.tokens), result.dimensions
     if rows != inputs or len(result.vectors) != rows * columns * 4:
         raise EngineFailed(f"The engine answered {inputs} inputs with {rows} vectors or broken ones.")
     vectors = np.frombuffer(result.vectors, dtype="<f4").reshape(rows, columns)
     if not np.isfinite(vectors).all():
         raise EngineFailed("The engine's vectors hold values that are not finite.")
-    return vectors
+    return vectors, sum(result.tokens)
 
 
 def numbers(rows: "NDArray[Any]") -> list[bytes]:

@@ -10,8 +10,7 @@ Unknown fields are ignored with a warning, unless they would have changed the ve
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-from models.messages import EmbedRequest, EmbedResult, Event
-from registry.errors import EngineFailed
+from models.messages import EmbedRequest, Event
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
@@ -26,8 +25,8 @@ from runtime.http.embeddings.bodies import (
     EmbedBody,
     EmbeddingsBody,
     Matrix,
-    matrix,
     openai_json,
+    received,
     tei_json,
 )
 from runtime.http.errors import Dialect
@@ -48,11 +47,8 @@ def _parsed_request(
     left_out = refuse_fields(unknown, CHANGING, INSTEAD[dialect])
 
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
-        results = [event async for event in events if isinstance(event, EmbedResult)]
-        if len(results) != 1:
-            raise EngineFailed("The engine answered with something other than one embedding.")
-        vectors = await matrix(results[0], len(request.inputs))
-        async for part in whole_answer(await write(vectors, target.requested, sum(results[0].tokens))):
+        vectors, tokens = await received(events, len(request.inputs))
+        async for part in whole_answer(await write(vectors, target.requested, tokens)):
             yield part
 
     return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed, left_out=left_out)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.messages import EmbedRequest, EmbedResult, Event, ResponseStart
+from models.messages import EmbedRequest, Event, ResponseStart
 from models.tasks import Call
 from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest, EngineFailed
@@ -42,7 +42,7 @@ from runtime.http.dialect import (
     warning,
     whole_answer,
 )
-from runtime.http.embeddings.bodies import input_list, matrix, tei_json
+from runtime.http.embeddings.bodies import input_list, received, tei_json
 from runtime.http.errors import Dialect
 from runtime.http.ollama import translation
 from runtime.http.ollama.answers import Answer, OllamaChat, OllamaGeneration, Timings, Writer, read
@@ -221,12 +221,12 @@ def _parsed_embedding(
         return [request] if request.inputs else []
 
     async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
-        results = [event async for event in events if isinstance(event, EmbedResult)]
-        if len(results) != bool(request.inputs):
-            raise EngineFailed("The engine answered with something other than one embedding.")
         rows, tokens = b"[]", 0
-        if results:
-            rows, tokens = await tei_json(await matrix(results[0], len(request.inputs))), sum(results[0].tokens)
+        if request.inputs:
+            vectors, tokens = await received(events, len(request.inputs))
+            rows = await tei_json(vectors)
+        else:
+            await anext(events, None)  # takes a turn, for which the model is loaded
         async for part in whole_answer(write(rows, tokens, timings)):
             yield part
 
