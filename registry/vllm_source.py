@@ -8,6 +8,11 @@ import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
+
+_PARSING = Lock()
+"""Held while parsing. Python 3.11 counts the depth of all threads' trees together, so it may raise SystemError if
+another thread parses meanwhile, which a callback of the garbage collector (`registry.base.heap`) allows."""
 
 
 @cache
@@ -27,7 +32,9 @@ def tree(file: str) -> ast.Module:
 @cache
 def parsed(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        with _PARSING:
+            return ast.parse(text)
     except (OSError, SyntaxError, UnicodeDecodeError):
         return ast.Module([], [])
 
