@@ -8,11 +8,14 @@ import pytest
 
 from batches.work.lost import LostWork
 from batches.work.policy import Level, room_for
+from models.messages import Progress
 from registry.catalog import Catalog, ResolvedName
 from registry.recipes.definition import Recipe
 from runtime.gateway.local import rooms
 from runtime.residency.policy import Plan, Victim
 from runtime.residency.states import ModelState
+from runtime.scheduling.admission import REVOKED
+from tenants.ledger.rows import BATCH
 from tests.unit.http.batches.bench import CALLER
 from tests.unit.http.fakes import FakeGateway, recipe
 from tests.unit.registry import makers
@@ -41,6 +44,46 @@ def test_a_model_in_use_stays_until_a_batch_has_little_time(gateway: FakeGateway
     assert limit(gateway, Level.IDLE) == 0
     assert "memory from models in use" in gateway.line_rooms.room("other", CALLER).words
     assert limit(gateway, Level.SOON) > 0
+
+
+@pytest.mark.parametrize(
+    ("verdict", "progress", "may_load"),
+    [("load", None, True), ("impossible", None, True), ("wait", None, False), ("wait", Progress("weights", 0.5), True)],
+)
+def test_lines_load_a_model_unless_it_has_to_wait_for_room(
+    gateway: FakeGateway, verdict: Any, progress: Progress | None, may_load: bool
+) -> None:
+    """If it can never be loaded, the lines end with the reason."""
+    gateway.residency.plan = lambda _: Plan("other", verdict, 1, 0, 1)
+    gateway.entries["other"].progress = progress
+    traffic = gateway.line_rooms.room("other", CALLER).traffic
+    assert (traffic.may_load, traffic.is_held_off, traffic.is_resident) == (may_load, False, False)
+
+
+def test_ended_requests_say_when_a_model_was_used_and_how_long_lines_ran(gateway: FakeGateway) -> None:
+    observed: list[tuple[str, float, bool]] = []
+    own = rooms.LineRooms(
+        gateway.names, gateway.residency, lambda: 100.0, observe=lambda *ended: observed.append(ended)
+    )
+
+    def take(model: str | None, source: str, code: str = "", **seconds: float) -> None:
+        target = None if model is None else SimpleNamespace(model=model)
+        record: Any = SimpleNamespace(target=target, context=SimpleNamespace(source=source), seconds=seconds, code=code)
+        own.take(record)
+
+    take(None, "api")
+    take("away", "api")
+    assert (own._used, own._worked) == ({}, {})
+    take("chat", "api", total=9.0, queue=1.0)
+    assert (own._used, own._worked, observed) == ({"chat": 100.0}, {}, [])
+    take("chat", BATCH, total=9.0)
+    assert (own._worked, observed) == ({"chat": 100.0}, []), "it never ran"
+    take("chat", BATCH, total=9.0, before=2.0, queue=3.0)
+    take("chat", BATCH, REVOKED, total=12.0, queue=0.0)
+    take("chat", BATCH, total=1.0, queue=3.0)
+    assert observed == [("chat", 4.0, False), ("chat", 12.0, True), ("chat", 0.0, False)]
+    assert own._lost["chat"].part(100.0) == 0.75
+    assert not gateway.queues["chat"].policy.can_revoke
 
 
 def test_after_much_lost_work_lines_leave_places_free(gateway: FakeGateway) -> None:

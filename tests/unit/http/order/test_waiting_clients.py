@@ -252,6 +252,8 @@ def test_a_reranker_may_have_more_tokens_than_bytes() -> None:
 
 def test_answers_are_estimated_by_adapter_and_within_what_a_request_allows() -> None:
     estimator = WorkEstimator(Task.CHAT)
+    estimator.learn(100, "long", Usage(prompt_tokens=25, completion_tokens=1000))
+    assert estimator.work(100, "long", None) == estimator.prompt(100) + 4 * (64 + 0.1 * (1000 - 64))
     for _ in range(100):
         estimator.learn(100, "long", Usage(prompt_tokens=25, completion_tokens=1000))
     read = estimator.prompt(100)
