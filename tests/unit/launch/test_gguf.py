@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from launch.conversion.gguf import _read, conversion_note, describe, gguf_of, listing_of, look
+from launch.conversion.gguf import _read, conversion_note, convert, describe, gguf_of, listing_of, look
 from launch.conversion.whisper import Conversions
 from launch.files.detect import misfit
 from launch.proposal.draft import Machine
@@ -110,6 +110,24 @@ async def test_a_gguf_becomes_the_model_that_it_was_made_from(tmp_path: Path) ->
     assert all(torch.equal(actual[name], tensor.to(torch.bfloat16)) for name, tensor in expected.items())
     assert "quantization_config" not in json.loads((converted / "config.json").read_text())
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
+
+
+def test_libraries_parse_a_file_once_for_its_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would parse it for the config, the weights and the tokenizer: minutes for a large vocabulary."""
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as reading
+
+    write_gguf(tmp_path / "tiny.gguf", fixtures.write_base(tmp_path / "base"))
+    reader, parsed = gguf.GGUFReader, list[str]()
+    monkeypatch.setattr(gguf, "GGUFReader", counted := lambda file: parsed.append(file) or reader(file))
+    monkeypatch.setattr(reading, "tqdm", reading.tqdm)  # so that it is restored
+    convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda *_: None)
+    assert parsed == [str(tmp_path / "tiny.gguf")]
+    assert gguf.GGUFReader is counted
+    assert (
+        load_file(tmp_path / "out" / "model.safetensors").keys()
+        == load_file(tmp_path / "base" / "model.safetensors").keys()
+    )
 
 
 def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
