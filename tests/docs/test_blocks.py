@@ -61,6 +61,7 @@ NOT_RUN = {
 """The reason why a block is not run, by page and beginning of the block."""
 EXAMPLES = "cli.md"
 """The page whose blocks without a language come from the commands' help, with a reader's own names."""
+COMMAND: click.Command = typer.main.get_command(app)
 BLOCKS = [(page, part) for page in pages() for part in fences(page.read_text().splitlines()) if isinstance(part, Fence)]
 
 
@@ -108,8 +109,7 @@ def test_make_has_the_target(words: list[str]) -> None:
 @pytest.mark.parametrize("words", written("roundhouse"))
 def test_roundhouse_has_the_command(words: list[str]) -> None:
     """Parse arguments and options without running the command."""
-    command: click.Command = typer.main.get_command(app)
-    context, name, rest = None, "roundhouse", list(words)
+    command, context, name, rest = COMMAND, None, "roundhouse", list(words)
     while True:
         try:
             context = command.make_context(name, rest, parent=context)

@@ -32,6 +32,8 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 ROWS = rows()
+_COMMANDS = dict(walk(typer.main.get_command(app), "roundhouse"))
+_OPTIONS = {option for parameter in parameters(_COMMANDS["roundhouse serve"]) for option in parameter.opts}
 
 
 def paths(cell: str) -> list[str]:
@@ -49,13 +51,11 @@ def test_paths_are_there_or_not_as_the_page_says(server: str, there: str, here: 
 
 @pytest.mark.parametrize(("server", "there", "here"), ROWS, ids=lambda text: text[:40])
 def test_options_and_fields_that_the_page_names_exist(server: str, there: str, here: str) -> None:
-    commands = dict(walk(typer.main.get_command(app), "roundhouse"))
-    options = {o for p in parameters(commands["roundhouse serve"]) for o in p.opts}
     for code in _CODE.findall(here):
         if code.startswith("--"):
-            assert code.split()[0] in options, f"{server}: {code}"
+            assert code.split()[0] in _OPTIONS, f"{server}: {code}"
         elif code.startswith("roundhouse "):
-            assert code in commands, f"{server}: {code}"
+            assert code in _COMMANDS, f"{server}: {code}"
         elif code.startswith(RECIPE):
             fields = Recipe.model_fields
             for part in code.partition(":")[0].split("."):
