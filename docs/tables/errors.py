@@ -73,7 +73,7 @@ def raised(tree: ast.AST, module: str) -> Iterator[tuple[tuple[int, str], str]]:
             continue
         for word in _words(given, module):
             yield (status, word), message
-    for call, _ in _calls(tree):
+    for call, _ in _calls(tree) if helpers else ():
         if isinstance(call.func, ast.Name) and call.func.id in helpers:
             status, message = helpers[call.func.id]
             for word in (w for k in call.keywords if k.arg == "code" for w in _words(k.value, module)):
