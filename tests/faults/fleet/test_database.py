@@ -1,6 +1,7 @@
 """A node and a front while their PostgreSQL hangs, and a browser whose front is killed."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -69,16 +70,21 @@ def _ask(server: Server) -> None:
 
 
 def _check_refusals(front: Server, node: Server) -> None:
-    """Check that shared changes are refused and have no effect."""
+    """Check that shared changes are refused and have no effect. Each waits for the database, so send all at once."""
     added = {"source": "package:models.starter/pack/starter-chat", "id": "added"}
-    for server in (front, node):
-        for method, path, body in (
-            ("PUT", "/v1/fleet/placements/starter-embed", {"replicas": 1}),
-            ("PUT", "/v1/models/starter-embed/aliases/late", None),
-            ("POST", "/v1/models", added),
-        ):
-            refused = server.http.request(method, path, json=body)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable"), refused.text
+    changes = (
+        ("PUT", "/v1/fleet/placements/starter-embed", {"replicas": 1}),
+        ("PUT", "/v1/models/starter-embed/aliases/late", None),
+        ("POST", "/v1/models", added),
+    )
+    with ThreadPoolExecutor(2 * len(changes)) as pool:
+        sent = [
+            pool.submit(server.http.request, method, path, json=body)
+            for server in (front, node)
+            for method, path, body in changes
+        ]
+    for refused in (one.result() for one in sent):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable"), refused.text
 
 
 def _check_session(front: Server, node: Server, key: str) -> None:
