@@ -111,6 +111,7 @@ def _patch_all() -> None:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.core import EngineCore
+    from vllm.v1.engine.core_client import AsyncMPClient
     from vllm.v1.structured_output import StructuredOutputManager
 
     from models.chat.vllm import core, grammars, media
@@ -126,6 +127,7 @@ def _patch_all() -> None:
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)
     media.patch(factories, image, BaseRenderer)
+    media.patch_transport(AsyncMPClient, EngineCore)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         punica.patch_experts()

@@ -117,6 +117,15 @@ REPLACED = (
         also="vllm.multimodal.cache.factories",
     ),
     VllmPatch(
+        "vllm.v1.engine.core_client:AsyncMPClient._send_input",
+        "an image that EngineCore has for certain is not sent again: 36 MB for one of 6 megapixels",
+        "an upstream cache that knows what EngineCore has",
+        "tests/contract/vllm/test_media.py",
+        takes="self request_type request engine",
+        also="vllm.v1.engine.core_client:AsyncMPClient ADD mm_features mm_hash identifier parallel_config "
+        "data_parallel_size get_multimodal_config mm_processor_cache_gb",
+    ),
+    VllmPatch(
         "vllm.multimodal.image:ALLOWED_IMAGE_FORMATS",
         "images are opened in the formats, and in the order, in which their pixels were counted before",
         "an upstream bound on the pixels of all images of a request",

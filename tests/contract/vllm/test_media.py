@@ -1,8 +1,10 @@
 """An engine fetches media only from the domains in its recipe, and follows no redirects."""
 
+import asyncio
 import base64
 import io
 import logging
+import random
 import struct
 import threading
 import zlib
@@ -13,11 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image, UnidentifiedImageError
 
 from models.chat import settings
 from models.chat.requests.media import FORMATS
-from models.chat.vllm import launch, prewarm
+from models.chat.vllm import launch, media, prewarm
+from models.chat.vllm.core import UnknownAdapter
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.vllm.stock import stock
 
@@ -102,24 +106,146 @@ def test_a_url_that_fails_is_not_logged() -> None:
     assert not logging.getLogger("vllm.connections").isEnabledFor(logging.WARNING)
 
 
+def config(gb: float = 1, kind: str = "lru", cores: int = 1) -> Any:
+    settings = SimpleNamespace(mm_processor_cache_gb=gb, mm_processor_cache_type=kind)
+    model = SimpleNamespace(supports_multimodal_inputs=True, get_multimodal_config=lambda: settings)
+    parallel = SimpleNamespace(_api_process_count=1, data_parallel_size=cores, data_parallel_external_lb=False)
+    return SimpleNamespace(model_config=model, parallel_config=parallel)
+
+
 def test_an_image_is_sent_again_if_the_request_before_was_never_sent() -> None:
     """A refused request leaves its image in the slot's cache, and EngineCore knows nothing of it."""
     prewarm.prewarm_core()
     from vllm.multimodal.cache import factories
     from vllm.multimodal.inputs import MultiModalKwargsItem
 
-    media = SimpleNamespace(mm_processor_cache_gb=1, mm_processor_cache_type="lru")
-    model = SimpleNamespace(supports_multimodal_inputs=True, get_multimodal_config=lambda: media)
-    config: Any = SimpleNamespace(
-        model_config=model, parallel_config=SimpleNamespace(_api_process_count=1, data_parallel_size=1)
-    )
-    slot, core = factories.processor_cache_from_config(config), factories.engine_receiver_cache_from_config(config)
+    slot, core = factories.processor_cache_from_config(config()), factories.engine_receiver_cache_from_config(config())
     assert slot is not None
     image = MultiModalKwargsItem.dummy()
     slot.get_and_update_item((image, []), "hash")
     sent, _ = slot.get_and_update_item((image, []), "hash")
     received = core.get_and_update_item(sent, "hash") if core is not None else sent
     assert received is image
+
+
+def item(size: int) -> Any:
+    from vllm.multimodal.inputs import MultiModalBatchedField, MultiModalFieldElem, MultiModalKwargsItem
+
+    tensor = torch.zeros(size - media.LEAST_BYTES, dtype=torch.uint8)
+    return MultiModalKwargsItem({"pixels": MultiModalFieldElem(data=tensor, field=MultiModalBatchedField())})
+
+
+class Wire:
+    """A slot's client and its EngineCore, with vLLM's own encoding between them."""
+
+    def __init__(self, **options: Any) -> None:
+        prewarm.prewarm_core()
+        from vllm.v1.engine import EngineCoreRequest
+        from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+        self.client: Any = SimpleNamespace(vllm_config=config(**options), encoder=MsgpackEncoder(), core_engine=b"")
+        self.client._send_input_message = self.send
+        self.core: Any = SimpleNamespace(vllm_config=config(**options))
+        self.decoder, self.sizes, self.is_prompt = MsgpackDecoder(EngineCoreRequest), list[int](), True
+
+    def send(self, message: Any, engine: bytes) -> Any:
+        self.sizes.append(sum(len(memoryview(part).cast("B")) for part in message))
+        self.message = [bytes(part) for part in message[1:]]
+        sent = asyncio.get_running_loop().create_future()
+        if self.is_prompt:
+            sent.set_result(None)
+        return sent
+
+    def request(self, *images: tuple[str, int]) -> None:
+        """Send a request with these keys and sizes of images, which EngineCore refuses, after it took the images."""
+        from vllm.lora.request import LoRARequest
+        from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+        from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
+        from vllm.v1.engine.core import EngineCore
+        from vllm.v1.engine.core_client import AsyncMPClient
+
+        features = [
+            MultiModalFeatureSpec(item(size), "image", key, PlaceholderRange(offset=0, length=1), key)
+            for key, size in images
+        ]
+        request = EngineCoreRequest(
+            request_id="r", prompt_token_ids=[1], mm_features=features, sampling_params=None, pooling_params=None,
+            arrival_time=0.0, lora_request=LoRARequest("absent", 7, "/nowhere"), cache_salt=None,
+            data_parallel_rank=None,
+        )  # fmt: skip
+        AsyncMPClient._send_input(self.client, EngineCoreRequestType.ADD, request)
+        assert request.mm_features is features
+        received = self.decoder.decode(self.message)
+        with pytest.raises(UnknownAdapter):
+            EngineCore.preprocess_add_request(self.core, received)
+        assert [media.size_of(feature.data) for feature in received.mm_features] == [size for _, size in images]
+
+
+MIB = 1 << 20
+
+
+async def test_an_image_is_sent_once_though_the_first_request_was_refused() -> None:
+    wire = Wire()
+    for _ in range(3):
+        wire.request(("a", 4 * MIB), ("b", MIB))
+    wire.request(("b", MIB), ("c", MIB), ("c", MIB))
+    assert [size >> 20 for size in wire.sizes] == [4, 0, 0, 0]
+    assert wire.sizes[-1] > MIB - media.LEAST_BYTES
+
+
+async def test_an_image_whose_request_was_not_sent_is_sent_with_the_next() -> None:
+    wire = Wire()
+    encoder, wire.client.encoder = wire.client.encoder, None
+    with pytest.raises(AttributeError):
+        wire.request(("a", 4 * MIB))
+    wire.client.encoder = encoder
+    for _ in range(2):
+        wire.request(("a", 4 * MIB))
+    assert [size >> 20 for size in wire.sizes] == [3, 0]
+
+
+async def test_images_are_always_sent_once_the_socket_has_not_taken_one_at_once() -> None:
+    """Such a message may be cancelled before it is sent."""
+    wire = Wire()
+    wire.request(("a", 4 * MIB))
+    wire.is_prompt = False
+    wire.request(("a", 4 * MIB))
+    wire.is_prompt = True
+    for _ in range(2):
+        wire.request(("a", 4 * MIB), ("b", 4 * MIB))
+    assert [size >> 20 for size in wire.sizes] == [3, 0, 7, 7]
+
+
+@pytest.mark.parametrize("options", [{"gb": 0}, {"kind": "shm"}, {"cores": 2}])
+async def test_images_are_always_sent_where_no_cache_of_ours_fits(options: dict[str, Any]) -> None:
+    wire = Wire(**options)
+    for _ in range(2):
+        wire.request(("a", 4 * MIB))
+    assert [size >> 20 for size in wire.sizes] == [3, 3]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_engine_core_has_every_image_that_is_left_out(seed: int) -> None:
+    """With little room, images of all sizes, some larger than the room, and requests that are never sent."""
+    rng = random.Random(seed)
+    sizes = [rng.randrange(media.LEAST_BYTES, 400_000) for _ in range(6)] + [MIB + 1]
+    wire = Wire(gb=1 / 1024 * media.SHARE)
+    total = 0
+    for _ in range(100):
+        images = [(f"{key}", sizes[key]) for key in rng.choices(range(7), [8, 4, 4, 2, 1, 1, 1], k=rng.randrange(1, 4))]
+        encoder = wire.client.encoder
+        if rng.random() < 0.2:
+            wire.client.encoder = None
+            with pytest.raises(AttributeError):
+                wire.request(*images)
+            wire.client.encoder = encoder
+        else:
+            wire.request(*images)
+            total += sum(size for _, size in images)
+    assert sum(wire.sizes) < total * 0.9
+    slot, core = wire.client.roundhouse_media, wire.core.roundhouse_media
+    assert {key: size for key, (size, _) in slot._items.items()} == {k: size for k, (size, _) in core._items.items()}
+    assert 0 < sum(size for size, _ in core._items.values()) <= MIB
 
 
 def test_images_are_read_in_the_formats_whose_pixels_are_counted() -> None:
