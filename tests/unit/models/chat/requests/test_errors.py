@@ -56,6 +56,15 @@ def test_the_field_and_the_code_of_an_error(path: str, error: dict[str, Any], ex
     assert json.loads(data) == {"error": expected}
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_number_of_logprobs_has_its_fields_name(path: str) -> None:
+    """vLLM names the field of Completions, which is a boolean in Chat Completions and missing in Responses."""
+    error = {"message": "Requested 99, up to 20. (parameter=logprobs, value=99)", "param": "logprobs"}
+    request = ChatRequest(path, b'{"model": "m", "logprobs": true, "top_logprobs": 99}')
+    data = errors.add_param(json.dumps({"error": error}).encode(), request)
+    assert json.loads(data) == {"error": {"message": "Requested 99, up to 20.", "param": "top_logprobs"}}
+
+
 TOOLS = [
     {"type": "web_search"},
     {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "inner"}]},
