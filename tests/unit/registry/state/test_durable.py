@@ -19,7 +19,7 @@ from alembic.runtime.migration import MigrationContext
 from registry.errors import Conflict, Unavailable
 from registry.records import LoadKey, Probe
 from registry.state.database import FILE, State
-from registry.state.formats import MIGRATIONS
+from registry.state.formats import MIGRATIONS, bring_up
 from registry.state.tables import METADATA, VERSION_TABLE
 from registry.storage.database import Database, url_of
 from tests.unit.registry.makers import KEY, new
@@ -123,6 +123,7 @@ def test_files_from_before_alembic_get_the_same_tables(tmp_path: Path, version: 
         for script in MIGRATIONS[:version]:
             old.executescript(script)
         old.execute(f"PRAGMA user_version = {version}")
+    bring_up(tmp_path / FILE)  # and then the server was killed, before Alembic's part
     with State(tmp_path) as state:
         found = _differences(state)
     keys = {(table.name, column.name) for table in METADATA.tables.values() for column in table.primary_key}
