@@ -69,7 +69,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/route": [{"messages": MESSAGES}],
     "/v1/feedback": [{"request": SECRET, "accepted": SECRET, "comment": SECRET}],
 }
-MODELS = {"embed": "embed", "rerank": "rerank", "score": "rerank", "route": "auto"}
+MODELS = {"embed": "embed", "rerank": "rerank", "ranking": "rerank", "score": "rerank", "route": "auto"}
 """Models by a word of the path; otherwise the chat model."""
 
 
