@@ -17,7 +17,18 @@ BODY = b'{"model": "embed", "input": "a"}'
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "[::1]:80", "0.0.0.0:8000", "[::]:8000"],
+    [
+        "localhost",
+        "LOCALHOST:8000",
+        "localhost.",
+        " localhost:1 ",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "127.9.9.9",
+        "[::1]:80",
+        "0.0.0.0:8000",
+        "[::]:8000",
+    ],
 )
 def test_loopback_is_always_accepted(host: str) -> None:
     assert LOCAL.host(host)
@@ -28,7 +39,8 @@ def test_loopback_is_always_accepted(host: str) -> None:
     "host",
     [
         "", "evil.example", "evil.example:8000", "localhost.evil.example", "evil.example#localhost", "localhost:80:80",
-        "localhost:x", "[::1", "[::1]x", "127.0.0.1.nip.io", "user@localhost", "192.168.1.9", ":8000", "local host",
+        "localhost:x", "[::1", "[::1]x", "[::1]:x", "127.0.0.1.nip.io", "user@localhost", "192.168.1.9", ":8000",
+        "local host",
     ],
 )  # fmt: skip
 def test_every_other_host_is_refused(host: str) -> None:
@@ -80,6 +92,8 @@ def test_a_page_has_our_own_origin_or_an_allowed_one(origin: str, host: str, own
         ("/v1/audio/transcriptions", "multipart/form-data; boundary=x", True),
         ("/v1/embeddings", "multipart/form-data; boundary=x", False),
         ("/v1/embeddings", "text/plain", False),
+        ("/v1/embeddings", "text/vnd.api+json", False),
+        ("/v1/audio/transcriptions", "application/octet-stream", False),
         ("/v1/embeddings", "text/plain; application/json", False),
         ("/v1/embeddings", "application/x-www-form-urlencoded", False),
         ("/v1/embeddings", "", False),
@@ -96,6 +110,18 @@ def test_bodies_have_to_be_json_and_files_forms(path: str, kind: str, fits: bool
                 LOCAL.check("POST", path, headers)
             assert refused.value.status == 415
     LOCAL.check("POST", path, [(b"host", b"localhost"), (b"content-length", b"0")])
+
+
+def test_a_star_allows_the_pages_of_all_origins() -> None:
+    every = OriginPolicy.of("127.0.0.1", (), ("*",))
+    assert every.origin("http://evil.example", "localhost:8000")
+    assert every.origin("null", "localhost:8000")
+
+
+def test_a_referer_counts_only_where_bodies_of_any_type_are_accepted() -> None:
+    """Elsewhere the type of the body already keeps pages out, and a program may send any Referer."""
+    referer = (b"referer", b"http://evil.example/page")
+    LOCAL.check("POST", "/v1/embeddings", [(b"host", b"localhost"), (b"content-type", b"application/json"), referer])
 
 
 FOREIGN_PAGES = (
