@@ -4,8 +4,12 @@ import pytest
 
 from launch.conversion.process import alignment_heads
 from launch.files.listing import weights_of
+from launch.proposal.draft import Machine
+from launch.proposal.propose import propose
 from launch.proposal.text import _languages
+from launch.request import ModelRequest
 from models.sources.repository import is_included
+from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 
 
@@ -53,3 +57,23 @@ def test_times_of_words_use_only_existing_heads(reported: list[list[int]] | None
 def test_languages_come_from_the_vocabulary(files: dict[str, object], languages: str) -> None:
     """CTranslate2 writes the ids of 98 languages even into an English-only Whisper's config."""
     assert _languages(listing_of(files)) == languages
+
+
+@pytest.mark.parametrize(
+    ("machine", "size", "dtype", "windows"),
+    [
+        (Machine("cuda", 8 << 30, 90), 600_000_000, "float16", 16),
+        (Machine("cpu", 8 << 30), 600_000_004, "int8", 2),
+        (Machine("cpu", 8 << 30), 600_000_000, "auto", 2),
+    ],
+)
+def test_a_whisper_is_proposed_as_its_size_and_the_device_need(
+    machine: Machine, size: int, dtype: str, windows: int
+) -> None:
+    config = {"alignment_heads": [], "vocab_size": 51_866}
+    small: dict[str, object] = {"config.json": config, "vocabulary.json": [], "tokenizer.json": {}}
+    source = HubSource(hub="a/whisper", revision="0" * 40)
+    found = propose(listing_of(small, {"model.bin": size}), source, ModelRequest("x"), machine)
+    batching = found.recipe.batching
+    assert (found.recipe.dtype, batching.max_requests, batching.max_tokens) == (dtype, windows, windows * 30)
+    assert "Languages: about 100." in found.notes

@@ -165,6 +165,43 @@ def test_sizes_that_vectors_may_be_cut_to_come_from_fields() -> None:
     assert requested.recipe.engine.flags["matryoshka_dimensions"] == [256, "512"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "hidden", "proposed"),
+    [
+        ([768, 64], 768, [64, 768]),
+        ([64, 769], 768, None),
+        ([0, 64], 768, None),
+        ([64, "x"], 768, None),
+        ([], 768, None),
+        ("64", 768, None),
+        ([64, 4096], None, [64, 4096]),
+    ],
+)
+def test_only_sizes_within_a_models_own_are_proposed(sizes: object, hidden: int | None, proposed: object) -> None:
+    """A load fails with any other."""
+    config = {**(T5 if hidden is None else BERT), "matryoshka_dimensions": sizes}  # a T5's size has another name
+    small: dict[str, object] = {"config.json": config, "modules.json": POOLED}
+    assert proposal(small).recipe.engine.flags.get("matryoshka_dimensions") == proposed
+
+
+@pytest.mark.parametrize(("machine", "step"), [(GPU, (256, 32_768)), (Machine("cpu", 8 * GIB), (64, 8192))])
+def test_the_step_of_a_proposal_is_that_of_the_device(machine: Machine, step: tuple[int, int]) -> None:
+    batching = proposal({"config.json": BERT, "modules.json": POOLED}, machine=machine).recipe.batching
+    assert (batching.max_requests, batching.max_tokens) == step
+
+
+def test_a_pooling_without_a_folder_is_read_from_the_usual_one() -> None:
+    steps = [POOLED[0], {"type": f"{SENTENCE}Pooling"}]
+    small = {"config.json": BERT, "modules.json": steps, "1_Pooling/config.json": {"pooling_mode": "max"}}
+    assert "Pooling, according to its files: the largest values." in proposal(small).notes
+
+
+@pytest.mark.parametrize("pooling", [{}, {"pooling_mode": "mean"}])
+def test_a_pooling_that_is_the_librarys_default_contradicts_nothing(pooling: dict[str, Any]) -> None:
+    notes = proposal({"config.json": BERT, "1_Pooling/config.json": pooling}).notes
+    assert "It has no modules.json, so vectors are the mean over the tokens, the library's default." in notes
+
+
 def test_contradicting_poolings_are_one_note_that_says_which_is_used() -> None:
     pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     notes = proposal({"config.json": BERT, "1_Pooling/config.json": pooling}).notes
@@ -183,6 +220,8 @@ def test_an_old_gpu_gets_no_bfloat16(kind: str, dtype: str) -> None:
     """Models trained in bfloat16 would overflow in float16."""
     small: dict[str, object] = {"config.json": {**BERT, "model_type": kind}, "modules.json": POOLED}
     assert proposal(small, machine=Machine("cuda", 15 << 30, 75)).recipe.dtype == dtype
+    newer = proposal(small, machine=Machine("cuda", 15 << 30, 80)).recipe.dtype
+    assert newer == ("float16" if kind == "bert" else "bfloat16")
 
 
 @pytest.mark.parametrize(
