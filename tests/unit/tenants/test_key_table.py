@@ -3,6 +3,7 @@
 import itertools
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,15 @@ def test_teams_are_created_with_valid_ids(table: KeyTable) -> None:
             table.create_team(wrong)
     with pytest.raises(BadRequest):
         table.create_team("ok", "x\x00")
+    with pytest.raises(BadRequest):
+        table.create_team("ok", timezone="Mars/Phobos")
+    with pytest.raises(BadRequest):
+        table.edit_team("search", name="x\x00")
+    with pytest.raises(BadRequest):
+        table.edit_team("search", timezone="Mars/Phobos")
+    assert table.edit_team("search", name="").name == "search"
+    with pytest.raises(NotFound):
+        table.list_keys("serch")
 
 
 def test_keys_of_an_archived_team_are_refused(table: KeyTable, clock: Clock) -> None:
@@ -166,6 +176,67 @@ def test_successors_are_metered_as_the_first_key(table: KeyTable, clock: Clock) 
     callers = [ring(table, clock).identify([sent]) for sent in (text, after, last)]
     assert [caller.key for caller in callers] == [key.id, new.id, newest.id]
     assert {caller.metered for caller in callers} == {key.id} != {other.id}
+
+
+def test_a_rotated_key_stands_for_active_successors_only(table: KeyTable, clock: Clock) -> None:
+    key, _ = table.create(KeyRequest("default"))
+    table.create(KeyRequest("default"))
+    new, _ = table.rotate(key.id, 0.0)
+    assert ring(table, clock).by_id(key.id, "default").key == new.id
+    table.revoke(new.id)
+    with pytest.raises(Unauthorized, match="expired"):
+        ring(table, clock).by_id(key.id, "default")
+
+
+def test_the_last_administrators_key_is_not_removed(table: KeyTable) -> None:
+    admin = frozenset((Scope.ADMIN,))
+    last, _ = table.create(KeyRequest("default", scopes=admin))
+    plain, _ = table.create(KeyRequest("default"))
+    table.create_team("old")
+    table.create(KeyRequest("old", scopes=admin))
+    table.archive("old", True)
+    revoked, _ = table.create(KeyRequest("default", scopes=admin))
+    table.revoke(revoked.id)
+    with pytest.raises(Conflict) as refused:
+        table.check_admin_remains(lambda key: key.id == last.id)
+    assert refused.value.code == "last_admin_key"
+    table.check_admin_remains(lambda key: key.id == plain.id)
+    table.create(KeyRequest("default", scopes=admin))
+    table.check_admin_remains(lambda key: key.id == last.id)
+
+
+def test_a_key_is_changed_in_the_given_fields_only(table: KeyTable, clock: Clock) -> None:
+    key, _ = table.create(KeyRequest("default", seconds=100.0))
+    other, _ = table.create(KeyRequest("default"))
+    usage = frozenset((Scope.USAGE,))
+    assert table.edit(key.id, scopes=usage) == replace(key, scopes=usage)
+    assert table.edit(key.id, seconds=60.0) == replace(key, scopes=usage, expires=clock() + 60.0)
+    assert other in table.list_keys()
+    table.revoke(key.id)
+    with pytest.raises(Conflict, match="is revoked"):
+        table.edit(key.id, seconds=60.0)
+
+
+def test_accounts_are_changed_and_deleted_by_their_own_team(database: Database, clock: Clock, table: KeyTable) -> None:
+    accounts = AccountTable(database, clock)
+    table.create_team("search")
+    one, other = accounts.create("search", "one"), accounts.create("search", "other")
+    assert accounts.edit("search", one.id, "first", None) == replace(one, name="first")
+    assert accounts.edit("search", one.id, None, "owner") == replace(one, name="first", role="owner")
+    assert other in accounts.all("search")
+    for id_, team in ((one.id, "default"), ("svc_x", "search")):
+        with pytest.raises(NotFound):
+            accounts.edit(team, id_, "x", None)
+        with pytest.raises(NotFound):
+            accounts.delete(team, id_)
+    accounts.delete("search", one.id)
+    assert accounts.all("search") == [other]
+    assert {account.id for account in accounts.all("search", deleted=True)} == {one.id, other.id}
+    with pytest.raises(NotFound):
+        table.create(KeyRequest("search", account=one.id))
+    table.archive("search", True)
+    with pytest.raises(Conflict, match="is archived"):
+        accounts.create("search", "third")
 
 
 def test_texts_are_stored_only_for_teams_that_opted_in(table: KeyTable, database: Database) -> None:
