@@ -111,7 +111,8 @@ def probe(recipe_file: str, folder: str) -> dict[str, Any]:
         "runner_loads_adapters_as_the_first_does": any(
             kind.__name__ == "LoRAModelRunnerMixin" for kind in runner.GPUModelRunner.__mro__
         ),
-        "core_is_ours": core.preprocess_add_request.__module__,
+        "core_is_ours": core.__init__.__module__,
+        "intake_is_ours": core.preprocess_add_request.__module__,
         "metadata_is_ours": import_module(
             "vllm.lora.punica_wrapper.punica_gpu"
         ).PunicaWrapperGPU.update_metadata.__module__,
