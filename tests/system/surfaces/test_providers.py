@@ -210,6 +210,7 @@ def test_vectors_are_the_same(servers: tuple[Server, Server]) -> None:
 
 # --- routers whose target speaks the other protocol ------------------------------------------------------------------
 def test_openais_sdk_against_a_router_to_anthropic(world: World, gpt: openai.OpenAI) -> None:
+    world.fake.seen.clear()
     parts: Any = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": DATA_URL}}]
     requested: Any = {
         "model": "to-claude",
@@ -241,6 +242,7 @@ def test_openais_sdk_against_a_router_to_anthropic(world: World, gpt: openai.Ope
 
 
 def test_anthropics_sdk_against_a_router_to_openai(world: World, claude: anthropic.Anthropic) -> None:
+    world.fake.seen.clear()
     parts: Any = [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
         {"type": "text", "text": "what is this?"},
