@@ -16,7 +16,7 @@ from registry.state.tables import VersionTables
 from registry.storage.database import inserting, put
 
 MOST_CURRENTS = 100
-"""Versions that were current before and that rollbacks return to, one after the other."""
+"""Versions that a name remembers as current, the present one included. Rollbacks return to the others in turn."""
 MOST_ALIASES = 1000
 """Aliases of one name. Each is read again with every change, and keeps its version."""
 
