@@ -70,7 +70,7 @@ def check_start(name: str, found: dict[str, Any], made: list[tuple[str, int]], *
         "inspected": [],
         "runner_loads_adapters_as_the_first_does": True,
         "core_is_ours": "models.chat.vllm.core",
-        "intake_is_ours": "models.chat.vllm.media",
+        "intake_is_ours": "models.chat.vllm.media.sending",
         "metadata_is_ours": "models.chat.vllm.adapters.metadata",
         "groups_are_ours": "models.chat.vllm.adapters.active_counts",
         "manager_is_ours": "models.chat.vllm.adapters.manager",

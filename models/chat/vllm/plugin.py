@@ -114,9 +114,10 @@ def _patch_all() -> None:
     from vllm.v1.engine.core_client import AsyncMPClient
     from vllm.v1.structured_output import StructuredOutputManager
 
-    from models.chat.vllm import core, grammars, media
+    from models.chat.vllm import core, grammars
     from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
+    from models.chat.vllm.media import reading, sending
     from models.chat.vllm.steps import batch_share
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
@@ -126,8 +127,8 @@ def _patch_all() -> None:
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)
-    media.patch(factories, image, BaseRenderer)
-    media.patch_transport(AsyncMPClient, EngineCore)
+    reading.patch(factories, image, BaseRenderer)
+    sending.patch(AsyncMPClient, EngineCore)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         punica.patch_experts()

@@ -20,8 +20,9 @@ from PIL import Image, UnidentifiedImageError
 
 from models.chat import settings
 from models.chat.requests.media import FORMATS
-from models.chat.vllm import launch, media, prewarm
+from models.chat.vllm import launch, prewarm
 from models.chat.vllm.core import UnknownAdapter
+from models.chat.vllm.media import sending
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.vllm.stock import stock
 
@@ -131,7 +132,7 @@ def test_an_image_is_sent_again_if_the_request_before_was_never_sent() -> None:
 def item(size: int) -> Any:
     from vllm.multimodal.inputs import MultiModalBatchedField, MultiModalFieldElem, MultiModalKwargsItem
 
-    tensor = torch.zeros(size - media.LEAST_BYTES, dtype=torch.uint8)
+    tensor = torch.zeros(size - sending.LEAST_BYTES, dtype=torch.uint8)
     return MultiModalKwargsItem({"pixels": MultiModalFieldElem(data=tensor, field=MultiModalBatchedField())})
 
 
@@ -178,7 +179,7 @@ class Wire:
         received = self.decoder.decode(self.message)
         with pytest.raises(UnknownAdapter):
             EngineCore.preprocess_add_request(self.core, received)
-        assert [media.size_of(feature.data) for feature in received.mm_features] == [size for _, size in images]
+        assert [sending.size_of(feature.data) for feature in received.mm_features] == [size for _, size in images]
 
 
 MIB = 1 << 20
@@ -190,7 +191,7 @@ async def test_an_image_is_sent_once_though_the_first_request_was_refused() -> N
         wire.request(("a", 4 * MIB), ("b", MIB))
     wire.request(("b", MIB), ("c", MIB), ("c", MIB))
     assert [size >> 20 for size in wire.sizes] == [4, 0, 0, 0]
-    assert wire.sizes[-1] > MIB - media.LEAST_BYTES
+    assert wire.sizes[-1] > MIB - sending.LEAST_BYTES
 
 
 async def test_an_image_whose_request_was_not_sent_is_sent_with_the_next() -> None:
@@ -228,8 +229,8 @@ async def test_images_are_always_sent_where_no_cache_of_ours_fits(options: dict[
 async def test_engine_core_has_every_image_that_is_left_out(seed: int) -> None:
     """With little room, images of all sizes, some larger than the room, and requests that are never sent."""
     rng = random.Random(seed)
-    sizes = [rng.randrange(media.LEAST_BYTES, 400_000) for _ in range(6)] + [MIB + 1]
-    wire = Wire(gb=1 / 1024 * media.SHARE)
+    sizes = [rng.randrange(sending.LEAST_BYTES, 400_000) for _ in range(6)] + [MIB + 1]
+    wire = Wire(gb=1 / 1024 * sending.SHARE)
     total = 0
     for _ in range(100):
         images = [(f"{key}", sizes[key]) for key in rng.choices(range(7), [8, 4, 4, 2, 1, 1, 1], k=rng.randrange(1, 4))]

@@ -1,4 +1,4 @@
-"""Send an image or sound to EngineCore once, under a key of its content and team.
+"""Send an image or sound to EngineCore once.
 
 vLLM sends only the hash of one that an earlier request had, and takes for granted that EngineCore has received that
 request. But it may have been refused after its images were processed, its client may have left, or it may still wait
@@ -15,8 +15,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from typing import Any
-
-from models.chat.requests.media import FORMATS
 
 log = logging.getLogger("roundhouse.chat")
 SHARE = 4
@@ -90,26 +88,7 @@ def complete(features: list[Any], stored: MediaSet) -> None:
         stored.use(key, size_of(feature.data), feature.data)
 
 
-def patch(factories: Any, image: Any, renderer: Any) -> None:
-    """Cache processed media in the slot, under keys of ours, and open images in `FORMATS` only.
-
-    factories, image: the modules of vllm.multimodal. renderer: vLLM's class that processes media.
-    """
-    stock_type, stock_process = factories._get_cache_type, renderer._process_tokens_async
-
-    def cache_type(vllm_config: Any) -> str | None:
-        kind: str | None = stock_type(vllm_config)
-        return "processor_only" if kind == "lru" else kind
-
-    async def process_tokens_async(self: Any, prompt: dict[str, Any], **options: Any) -> Any:
-        return await stock_process(self, keyed(prompt) if prompt.get("multi_modal_data") else prompt, **options)
-
-    factories._get_cache_type = cache_type
-    image.ALLOWED_IMAGE_FORMATS = FORMATS
-    renderer._process_tokens_async = process_tokens_async
-
-
-def patch_transport(client: Any, core: Any) -> None:
+def patch(client: Any, core: Any) -> None:
     """Send media once. client: vLLM's class that sends requests to one EngineCore. core: EngineCore."""
     from vllm.v1.engine import EngineCoreRequestType
 
@@ -147,7 +126,7 @@ _SET = "roundhouse_media"
 def _media_of(owner: Any) -> MediaSet:
     """Return the set of a client or an EngineCore, made at its first use: the same room in both.
 
-    None with several EngineCores, or with a cache in shared memory, whose items EngineCore must receive each time.
+    It has no room with several EngineCores, or with a cache in shared memory, whose items must arrive each time.
     """
     media: MediaSet | None = owner.__dict__.get(_SET)
     if media is None:
@@ -158,22 +137,3 @@ def _media_of(owner: Any) -> MediaSet:
             room = int(config.model_config.get_multimodal_config().mm_processor_cache_gb * (1 << 30)) // SHARE
         media = owner.__dict__[_SET] = MediaSet(room)
     return media
-
-
-def keyed(prompt: dict[str, Any]) -> dict[str, Any]:
-    """Return a prompt whose media are cached by content and salt, as its text is.
-
-    vLLM takes a part's `uuid` for the key, from any client: one could be answered about another's image, or put its own
-    in the place of the other's. Without the salt, the time of an answer would tell whether another team has sent an
-    image. These settings were applied before; here they only enter the key.
-
-    Raises ValueError for a part without data, which vLLM would look up by its name.
-    """
-    for kind, items in prompt["multi_modal_data"].items():
-        if isinstance(items, list) and any(item is None for item in items):
-            raise ValueError(f"A part of this request has no {kind}: send it as a data: URL, not by an id or name.")
-    settings, salt = dict(prompt.get("media_io_kwargs") or {}), prompt.get("cache_salt")
-    if salt:
-        settings |= {kind: {**settings.get(kind, {}), "cache_salt": salt} for kind in prompt["multi_modal_data"]}
-    unnamed = {kind: [None] * len(names) for kind, names in (prompt.get("multi_modal_uuids") or {}).items()}
-    return {**prompt, "media_io_kwargs": settings, "multi_modal_uuids": unnamed}

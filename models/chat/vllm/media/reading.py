@@ -1,0 +1,48 @@
+"""Read images in the formats whose pixels were counted, and cache media under keys of their content and team.
+
+The slot keeps the processed media, not EngineCore: see `sending`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.chat.requests.media import FORMATS
+
+
+def patch(factories: Any, image: Any, renderer: Any) -> None:
+    """Cache processed media in the slot, under keys of ours, and open images in `FORMATS` only.
+
+    factories, image: the modules of vllm.multimodal. renderer: vLLM's class that processes media.
+    """
+    stock_type, stock_process = factories._get_cache_type, renderer._process_tokens_async
+
+    def cache_type(vllm_config: Any) -> str | None:
+        kind: str | None = stock_type(vllm_config)
+        return "processor_only" if kind == "lru" else kind
+
+    async def process_tokens_async(self: Any, prompt: dict[str, Any], **options: Any) -> Any:
+        return await stock_process(self, keyed(prompt) if prompt.get("multi_modal_data") else prompt, **options)
+
+    factories._get_cache_type = cache_type
+    image.ALLOWED_IMAGE_FORMATS = FORMATS
+    renderer._process_tokens_async = process_tokens_async
+
+
+def keyed(prompt: dict[str, Any]) -> dict[str, Any]:
+    """Return a prompt whose media are cached by content and salt, as its text is.
+
+    vLLM takes a part's `uuid` for the key, from any client: one could be answered about another's image, or put its own
+    in the place of the other's. Without the salt, the time of an answer would tell whether another team has sent an
+    image. These settings were applied before; here they only enter the key.
+
+    Raises ValueError for a part without data, which vLLM would look up by its name.
+    """
+    for kind, items in prompt["multi_modal_data"].items():
+        if isinstance(items, list) and any(item is None for item in items):
+            raise ValueError(f"A part of this request has no {kind}: send it as a data: URL, not by an id or name.")
+    settings, salt = dict(prompt.get("media_io_kwargs") or {}), prompt.get("cache_salt")
+    if salt:
+        settings |= {kind: {**settings.get(kind, {}), "cache_salt": salt} for kind in prompt["multi_modal_data"]}
+    unnamed = {kind: [None] * len(names) for kind, names in (prompt.get("multi_modal_uuids") or {}).items()}
+    return {**prompt, "media_io_kwargs": settings, "multi_modal_uuids": unnamed}
