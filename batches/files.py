@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batches.records import UNFINISHED, FileRecord, FileState
-from batches.storage.queries import find, find_all, lock_repeats, page
+from batches.storage.queries import find, find_all, page, take_turns
 from batches.storage.tables import BATCHES, FILES
 from registry.storage.database import Database
 
@@ -25,7 +25,7 @@ class FileTable:
         """
         with self._database.write() as connection:
             if file.idempotency and repeated_since is not None:
-                lock_repeats(connection, file.team, file.idempotency)
+                take_turns(connection, file.team, file.idempotency)
                 same = _repeat(file.team, file.idempotency, repeated_since)
                 if (row := connection.execute(same).one_or_none()) is not None:
                     return _file(row)

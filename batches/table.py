@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from batches.callbacks.outbox import announce
 from batches.callbacks.webhooks import ensure_signer
 from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, Forecast, LineCounts, LineUsage
-from batches.storage.queries import find, find_all, lock_repeats, page
+from batches.storage.queries import find, find_all, page, take_turns
 from batches.storage.tables import BATCHES, FILES, LINES
 from registry.storage.database import Database
 
@@ -39,7 +39,7 @@ class BatchTable:
         """
         with self._database.write() as connection:
             if batch.idempotency and repeated_since is not None:
-                lock_repeats(connection, batch.team, batch.idempotency)
+                take_turns(connection, batch.team, batch.idempotency)
                 same = _repeat(batch.team, batch.surface, batch.idempotency, repeated_since)
                 if (row := connection.execute(same).one_or_none()) is not None:
                     return _batch(row)

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batches.callbacks.records import DELETED_WORDS, DeliveryState, Webhook
-from batches.storage.queries import find, page
+from batches.storage.queries import find, page, take_turns
 from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database, inserting
 
@@ -50,6 +50,7 @@ class WebhookTable:
         """Store a webhook with its seed, and return it with the secret. Returns None if the team has `MOST`."""
         mine = sa.select(sa.func.count()).where(WEBHOOKS.c.team == webhook.team, WEBHOOKS.c.url != "")
         with self._database.write() as connection:
+            take_turns(connection, webhook.team, "webhooks")  # or two servers at once could pass the limit
             if int(connection.execute(mine).scalar_one()) >= MOST:
                 return None
             connection.execute(sa.insert(WEBHOOKS).values(**_values(webhook)))

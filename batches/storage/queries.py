@@ -58,8 +58,8 @@ def page(
         return [convert(one) for one in connection.execute(query)]
 
 
-def lock_repeats(connection: sa.Connection, team: str, idempotency: str) -> None:
-    """Serialise calls with the same Idempotency-Key. SQLite serialises all writers anyway."""
+def take_turns(connection: sa.Connection, team: str, subject: str) -> None:
+    """Serialise a team's calls about the same subject, such as an Idempotency-Key. SQLite serialises all writers."""
     if connection.dialect.name != "sqlite":
-        key = sa.func.hashtext(f"{team} {idempotency}")
+        key = sa.func.hashtext(f"{team} {subject}")
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("batches"), key)))

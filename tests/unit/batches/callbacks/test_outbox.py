@@ -1,6 +1,9 @@
 """The outbox: rows are written with a batch's end, claimed by one server, and released at its end. On each database."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,7 +12,7 @@ import sqlalchemy as sa
 from batches.callbacks.outbox import ClaimedDelivery
 from batches.callbacks.policy import decide
 from batches.callbacks.records import DELETED_WORDS, DeliveryOutcome, DeliveryState, Webhook
-from batches.callbacks.webhooks import WebhookTable, new_seed
+from batches.callbacks.webhooks import MOST, WebhookTable, new_seed
 from batches.records import BatchFault, BatchRecord, LineEnd, LineState
 from batches.runners import RunnerTable
 from batches.storage.tables import RUNNERS, WEBHOOKS
@@ -247,3 +250,19 @@ def test_deliveries_that_are_sent_again_go_to_their_webhooks_url_of_now(tables: 
     assert tables.webhooks.update(made.id, made.team, 40.0, name=None, url="https://new.example", events=None)
     assert tables.outbox.redeliver(BATCH.id, 50.0) == 2
     assert {one.delivery.url for one in claim(tables, epoch, now=50.0)} == {"https://new.example", *former - {made.url}}
+
+
+def test_two_creations_at_once_do_not_pass_the_limit(tables: BatchTables, database: Database) -> None:
+    for number in range(MOST - 1):
+        assert tables.webhooks.create(hook(number, "batch.failed"))
+    both_counted = threading.Barrier(2)
+
+    def wait_for_the_other(_1: object, _2: object, statement: str, *_: object) -> None:
+        if "count(*)" in statement:
+            with suppress(threading.BrokenBarrierError):  # the other waits until this one has ended
+                both_counted.wait(0.5)
+
+    sa.event.listen(database.engine, "after_cursor_execute", wait_for_the_other)
+    with ThreadPoolExecutor(2) as threads:
+        created = list(threads.map(tables.webhooks.create, [hook(100, "batch.failed"), hook(101, "batch.failed")]))
+    assert created.count(None) == 1
