@@ -248,7 +248,8 @@ class Loader:
     def _load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         link = entry.link
         if link is not None and link.cause is not UNKNOWN:
-            error = EngineFailed(f"The engine died while it loaded: {link.cause.text}.", code=link.cause.code)
+            text = f"The engine died while it loaded: {link.cause.text}."
+            error = Unavailable(text, code=link.cause.code, retry_after=1.0)
         log.error("load failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
         entry.link, entry.progress, entry.requested_since = None, None, None
         entry.to(S.FAILED)

@@ -342,6 +342,17 @@ async def test_a_load_that_hangs_is_ended_and_reported(world: World) -> None:
     watching.cancel()
 
 
+async def test_a_load_by_hand_whose_engine_dies_may_be_repeated(world: World) -> None:
+    world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
+    loading = asyncio.create_task(world.manager.load(world.manager.entries["a"]))
+    while not world.pool.links or not world.pool.links[0].server._loading:
+        await asyncio.sleep(0.001)
+    await world.pool.links[0].end(cause=Cause("killed", "its process was ended by SIGSEGV", signal.SIGSEGV))
+    with pytest.raises(Unavailable, match="died while it loaded: its process was ended by SIGSEGV") as died:
+        await asyncio.wait_for(loading, 200)
+    assert (died.value.code, died.value.retry_after) == ("killed", 1.0)
+
+
 async def test_an_unexpected_error_in_a_load_makes_it_fail(world: World) -> None:
     async def broken(engine: str) -> None:
         raise OSError("no such slot")
