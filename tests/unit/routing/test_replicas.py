@@ -96,6 +96,30 @@ def test_the_adapters_home_is_chosen_if_it_costs_less_at_any_position(home: int)
     assert choose_near(states, home, 1 - home, prefill=1.0) == (home, "adapter")
 
 
+@pytest.mark.parametrize("warm", [0, 1])
+def test_the_prompts_home_is_chosen_only_if_it_costs_less_at_any_position(warm: int) -> None:
+    for prefill, expected in ((0.5, (1 - warm, "adapter")), (0.6, (warm, "prompt"))):
+        states = [ReplicaState(0, 0.0, 1.0, adapter=0.5 if at == warm else 0.0) for at in range(2)]
+        assert choose_near(states, 1 - warm, warm, prefill) == expected
+
+
+def test_a_home_is_kept_if_leaving_saves_no_more_than_it_loses() -> None:
+    states = [ReplicaState(0, 0.5, 1.0), ReplicaState(0, 0.0, 1.0, adapter=0.25)]
+    assert choose_near(states, 0, -1, prefill=0.0) == (0, "adapter")  # saves 0.25 s, loses 0.25 s
+
+
+def test_a_home_is_busy_above_one_and_a_quarter_times_the_mean_work() -> None:
+    for work, expected in ((50.0, (0, "prompt")), (51.0, (1, "busy"))):
+        states = [ReplicaState(0, 0.1, work), ReplicaState(0, 0.1, 30.0)]
+        assert choose_near(states, -1, 0, prefill=0.3) == expected
+
+
+def test_a_busy_home_is_not_left_for_a_later_turn() -> None:
+    states = [ReplicaState(0, 0.1, 9.0), ReplicaState(0, 0.2, 1.0), ReplicaState(0, 0.1, 2.0)]
+    assert choose_near(states, -1, 0, prefill=0.3) == (2, "busy")
+    assert choose_near(states[:2], -1, 0, prefill=0.3) == (0, "prompt")
+
+
 @given(
     st.lists(
         st.builds(
