@@ -182,11 +182,10 @@ class SlotPool:
     async def cool(self, room: int, keep: str | None = None) -> None:
         """End warm slots until the rest holds at most `room` bytes. One slot for engine `keep` stays."""
         spared = next((link for link in self.prewarmed() if link.prewarmed == keep), None)
-        for link in self.prewarmed():
-            if link is spared:
-                continue
-            if sum(other.prewarmed_bytes for other in self.prewarmed() if other is not spared) <= room:
+        while rest := [link for link in self.prewarmed() if link is not spared]:  # loads take some meanwhile
+            if sum(link.prewarmed_bytes for link in rest) <= room:
                 return
+            link = rest[0]
             log.info("ending a pre-warmed slot to free memory", extra={"slot": link.slot_id, "engine": link.prewarmed})
             self._free.discard(link)
             link.cold()

@@ -146,3 +146,22 @@ async def test_warm_slots_are_ended_when_a_load_needs_their_memory(pool: SlotPoo
     await pool.cool(room=0, keep="engine-b")
     assert [link.prewarmed for link in pool.prewarmed()] == ["engine-b"]
     assert (await pool.take("engine-b")).prewarmed is None
+
+
+async def test_a_slot_taken_while_another_one_ends_is_not_ended(
+    pool: SlotPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for engine in ("engine-a", "engine-b", "engine-c"):
+        await pool.prewarm(engine)
+    first, second, third = pool.prewarmed()
+    for link in (first, second, third):
+        link.prewarmed_bytes = 100
+    end = first.end
+
+    async def slow_end(grace: float = 0.0) -> None:
+        assert await pool.take("engine-b") is second
+        await end(grace)
+
+    monkeypatch.setattr(first, "end", slow_end)
+    await pool.cool(room=0)
+    assert [link.connected for link in (first, second, third)] == [False, True, False]
