@@ -103,12 +103,12 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
 
 
 def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict[str, Any]:
-    message = text or str(error.get("message"))
-    if request.path in (MESSAGES, COUNT_TOKENS):  # Anthropic's errors have no code; its clients look for these words
+    message, named = text or str(error.get("message")), {**error, "code": ContextLengthExceeded.code}
+    if request.path in (MESSAGES, COUNT_TOKENS):  # its clients see no code, and look for these words
         counts = _COUNTS.search(message)
         sizes = "" if counts is None else f"{counts[2]} tokens > {counts[1]} maximum. "
-        return {**error, "message": f"prompt is too long: {sizes}{message}"}
-    return {**error, "message": message, "param": PROMPTS.get(request.path), "code": ContextLengthExceeded.code}
+        return {**named, "message": f"prompt is too long: {sizes}{message}"}
+    return {**named, "message": message, "param": PROMPTS.get(request.path)}
 
 
 def explain_failure(*, reached_engine: bool, constrained: bool) -> BadRequest | None:

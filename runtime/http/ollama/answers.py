@@ -66,8 +66,10 @@ def read(data: bytes, status: int = 500) -> EngineAnswer:
     except NOT_JSON:
         found = EngineAnswer(error=_Error("The engine's answer cannot be read."))
     if found.error is not None:
-        code = found.error.code if isinstance(found.error.code, int) else status
-        raise by_status(code)(found.error.message)
+        code = found.error.code
+        if isinstance(code, int):  # vLLM's own errors repeat the status
+            status, code = code, None
+        raise by_status(status)(found.error.message, code=code)
     return found
 
 

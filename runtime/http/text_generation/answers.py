@@ -34,7 +34,7 @@ class CompletionChoice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
-class _Error(msgspec.Struct):
+class EngineError(msgspec.Struct):
     message: str = ""
     code: int | str | None = None
 
@@ -43,7 +43,7 @@ class EngineCompletion(msgspec.Struct):
     """A complete answer or one event of a stream."""
 
     choices: list[CompletionChoice] = []
-    error: _Error | None = None
+    error: EngineError | None = None
 
 
 # --- TGI's -----------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def _choice(data: bytes) -> CompletionChoice | None:
     except NOT_JSON:
         raise EngineFailed("The engine's answer cannot be read.") from None
     if found.error is not None:
-        raise engine_error(found.error.code if isinstance(found.error.code, int) else 500, found.error.message)
+        raise engine_error(found.error.code if isinstance(found.error.code, int) else 500, found.error)
     return found.choices[0] if found.choices else None
 
 
@@ -187,9 +187,10 @@ _NAMED = re.compile(rf"(?<![\w.])({'|'.join(NAMES)})(?=[=`'])")
 _APPENDIX = re.compile(r" \(parameter=[^()]*\)$")
 
 
-def engine_error(status: int, message: str) -> RoundhouseError:
+def engine_error(status: int, error: EngineError) -> RoundhouseError:
     """vLLM's error, with the field names of this dialect."""
-    return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", message)))
+    message = _NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", error.message))
+    return by_status(status)(message, code=error.code if isinstance(error.code, str) else None)
 
 
 def _finish(choice: CompletionChoice) -> str:

@@ -77,7 +77,7 @@ def _refuse(status: int, data: bytes) -> NoReturn:
         found = msgspec.json.decode(data, type=answers.EngineCompletion).error
     except NOT_JSON:
         found = None
-    raise answers.engine_error(status, found.message if found is not None else "The engine refused this request.")
+    raise answers.engine_error(status, found or answers.EngineError("The engine refused this request."))
 
 
 def _endpoint(path: str) -> Endpoint:

@@ -277,13 +277,20 @@ async def test_the_recorded_status_is_that_of_the_answer(gateway: FakeGateway, p
     assert [record.status for record in gateway.records.all] == [answer.status_code for answer in answers]
 
 
+TOO_LONG = {"message": "Too long.", "type": "BadRequestError", "code": "context_length_exceeded"}
+
+
 @pytest.mark.parametrize(
     ("path", "error", "code"),
     [
-        (PATH, {"message": "Too long.", "type": "BadRequestError", "code": "context_length_exceeded"},
-         "context_length_exceeded"),
+        (PATH, TOO_LONG, "context_length_exceeded"),
+        ("/v1/messages", TOO_LONG, "context_length_exceeded"),
+        ("/v2/chat", TOO_LONG, "context_length_exceeded"),
+        ("/generate", TOO_LONG, "context_length_exceeded"),
         (PATH, {"message": "Odd.", "type": "BadRequestError", "code": 400}, "invalid_value"),
         ("/v1/messages", {"message": "Odd.", "type": "BadRequestError", "code": 400}, "invalid_value"),
+        ("/v2/chat", {"message": "Odd.", "type": "BadRequestError", "code": 400}, "invalid_value"),
+        ("/generate", {"message": "Odd.", "type": "BadRequestError", "code": 400}, "invalid_value"),
     ],
 )  # fmt: skip
 async def test_a_refusal_by_the_engine_has_its_code(
@@ -291,10 +298,11 @@ async def test_a_refusal_by_the_engine_has_its_code(
 ) -> None:
     """So it counts in `roundhouse_errors_total`, like the refusals by the gateway."""
     start = ResponseStart(status=400, content_type="application/json")
-    body = {"model": "chat", "messages": [], "max_tokens": 1}
+    message = {"role": "user", "content": "hello"}
+    body = {"model": "chat", "inputs": "hello"} if path == "/generate" else {"model": "chat", "messages": [message]}
     record = await recorded(
         gateway, start, Chunk(data=json.dumps({"error": error}).encode()), END, body=body, path=path
     )
-    assert (record.end, record.status, record.code) == (End.REFUSED, 400, code)
+    assert (record.end, record.status, record.code) == (End.REFUSED, 422 if path == "/generate" else 400, code)
     series = next(iter(gateway.metrics.errors.collect())).samples
     assert {(one.labels["model"], one.labels["kind"]) for one in series} == {("chat", code)}
