@@ -128,8 +128,10 @@ def _with_class(context: RequestContext) -> RequestContext:
 
 def text_size(body: bytes) -> int:
     """Bytes of a body without images and sound."""
-    inline = (pattern.findall(body) for mark, pattern in _INLINE.items() if mark in body)
-    return len(body) - sum(len(match) for matches in inline for match in matches)
+    for mark, pattern in _INLINE.items():
+        if mark in body:
+            body = pattern.sub(b"", body)  # not only counted, as the next pattern may match the same image
+    return len(body)
 
 
 def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:

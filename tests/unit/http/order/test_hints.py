@@ -100,6 +100,7 @@ def test_the_size_of_the_work_is_read_from_the_body() -> None:
         '{"type": "input_audio", "input_audio": {"data": "IMAGE", "format": "wav"}}',
         '{"type": "image", "source": {"type": "base64", "data": "IMAGE"}}',
         '{"messages": [{"content": "a photo", "images": ["iVBORw0KIMAGE", "\\/9j\\/IMAGE"]}]}',
+        '{"type": "image", "source": {"data": "iVBORw0KIMAGE"}, "tools": [{"properties": {"images": {}}}]}',
     ],
 )
 def test_images_and_sound_are_no_text_in_any_dialect(body: str) -> None:
