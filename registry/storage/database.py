@@ -21,6 +21,9 @@ from registry.storage.files import is_still, make_private, make_private_file, un
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
 """Longest wait of a writer for another. Each holds the file for milliseconds."""
+PAUSE = 0.01
+"""Seconds between transactions that delete many rows in turn. SQLite's writers do not queue: without a pause, the next
+transaction begins before a writer that waits tries again."""
 _READS = {"roundhouse_reads": True}
 PRAGMAS = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
 

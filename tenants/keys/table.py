@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from registry.base.wording import nearest, quoted
 from registry.errors import Conflict, NotFound
 from registry.names import DEFAULT_TEAM
-from registry.storage.database import Database
+from registry.storage.database import PAUSE, Database
 from tenants.caller import Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry, TeamEntry
@@ -39,8 +39,8 @@ def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
     return [first, *(other for other, its_first in roots.items() if its_first == first)]
 
 
-RESPONSES_AT_ONCE, PAUSE = 500, 0.01
-"""Most stored responses that one transaction deletes, and seconds between two, in which others may write."""
+RESPONSES_AT_ONCE = 500
+"""Most stored responses that one transaction deletes."""
 _OWNER = b"roundhouse pepper"
 
 

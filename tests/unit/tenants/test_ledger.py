@@ -1,6 +1,7 @@
 """The ledger in both databases: rows, sums, restarts and reports."""
 
 import itertools
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from registry.errors import BadRequest, NotFound
 from registry.recipes.provider import SERVED
-from registry.storage.database import Database
+from registry.storage.database import PAUSE, Database
 from tenants.ledger import pruning, report
 from tenants.ledger.lookup import judge
 from tenants.ledger.organization import UsageQuery, page_of
@@ -61,6 +62,25 @@ def test_sums_are_kept_when_old_requests_are_deleted(
     with database.write() as connection:
         connection.execute(sa.text("DELETE FROM ledger WHERE uid = :uid"), {"uid": new[0].uid})
     assert [one.hour for one in ledger.differences()] == [2 * HOUR], "other missing rows are reported"
+
+
+def test_others_may_write_between_two_parts_of_a_deletion(
+    ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "BATCH", 1)
+    several = [entry(at) for at in (5.0, 6.0, 7.0)]
+    ledger.write(several, [done(one) for one in several])
+    newer = [entry(2 * HOUR) for _ in several]
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        ledger.write([newer[len(pauses)]], [])
+        pauses.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert list(pruning.prune(database, HOUR)) == [1, 2, 3]
+    assert pauses == [PAUSE] * 3
+    assert ledger.open_rows() == 3
 
 
 def test_sums_agree_after_an_interrupted_deletion(

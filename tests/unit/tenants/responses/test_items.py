@@ -1,12 +1,13 @@
 """Items of stored answers in both databases are found by id, counted, and removed with their response."""
 
+import time
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from registry.errors import BadRequest, TooLarge
-from registry.storage.database import Database
+from registry.storage.database import PAUSE, Database
 from tenants.keys import table as key_table
 from tenants.keys.table import KeyTable
 from tenants.responses import table as responses_table
@@ -55,15 +56,22 @@ def test_expired_responses_are_deleted_in_several_transactions(
         responses.put(f"{number}", "search", 1, b"", ANSWER % ITEM)
     clock.now += 3600
     deleted: list[int] = []
+    pauses: list[float] = []
 
     def watch(_connection: object, cursor: Any, statement: str, *_: object) -> None:
         if statement.startswith("DELETE"):
             deleted.append(cursor.rowcount)
 
+    def sleep(seconds: float) -> None:
+        table.create_team(f"meanwhile-{len(pauses)}")
+        pauses.append(seconds)
+
     sa.event.listen(database.engine, "after_cursor_execute", watch)
+    monkeypatch.setattr(time, "sleep", sleep)
     responses.put("new", "search", 1, b"", ANSWER % ITEM)
     assert responses.sweep() == 6
     assert deleted == [2, 2, 2, 2, 0]
+    assert pauses == [PAUSE] * 3, "others may write in between"
     assert responses.get("search", "new") is not None
 
 
