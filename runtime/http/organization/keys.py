@@ -135,14 +135,13 @@ async def list_project_keys(
 ) -> Response:
     """List a team's keys, except revoked ones, without their secrets."""
 
-    def work(tables: "Tables") -> tuple[list[Mapping[str, Any]], list[str]]:
+    def work(tables: "Tables") -> Response:
         accounts = {account.id: account for account in tables.accounts.all(project)}
         keys = tables.keys.list_keys(project)
-        gone = [key.id for key in keys if key.revoked is not None or owner_project_access == "inactive"]
-        return [_project_key(key, accounts) for key in keys], gone
+        gone = {key.id for key in keys if key.revoked is not None or owner_project_access == "inactive"}
+        return page([_project_key(key, accounts) for key in keys], after, limit, gone)
 
-    keys, gone = await gateway.services.administration.do(work)
-    return page(keys, after, limit, gone)
+    return await gateway.services.administration.do(work)
 
 
 @admin_route("GET", KEY, answer=OBJECT)
@@ -186,10 +185,13 @@ async def list_service_accounts(
     project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20
 ) -> Response:
     """List service accounts."""
-    found = await gateway.services.administration.do(
-        lambda tables: tables.accounts.all(tables.keys.team(project).id, deleted=True)
-    )
-    return page([_account(one) for one in found], after, limit, [one.id for one in found if one.deleted is not None])
+
+    def work(tables: "Tables") -> Response:
+        found = tables.accounts.all(tables.keys.team(project).id, deleted=True)
+        gone = {one.id for one in found if one.deleted is not None}
+        return page([_account(one) for one in found], after, limit, gone)
+
+    return await gateway.services.administration.do(work)
 
 
 @admin_route("POST", ACCOUNTS, answer=OBJECT, body=NewAccountBody)
@@ -267,10 +269,14 @@ async def list_admin_keys(
     gateway: CurrentGateway, after: After = None, limit: Count = 20, order: Order = "asc"
 ) -> Response:
     """List keys with the scope `admin`."""
-    keys = await gateway.services.administration.do(lambda tables: tables.keys.list_keys())
-    found = [_admin_key(key) for key in (keys if order == "asc" else keys[::-1])]
-    gone = [key.id for key in keys if Scope.ADMIN not in key.scopes or key.revoked is not None]
-    return page(found, after, limit, gone)
+
+    def work(tables: "Tables") -> Response:
+        keys = tables.keys.list_keys()
+        found = [_admin_key(key) for key in (keys if order == "asc" else keys[::-1])]
+        gone = {key.id for key in keys if Scope.ADMIN not in key.scopes or key.revoked is not None}
+        return page(found, after, limit, gone)
+
+    return await gateway.services.administration.do(work)
 
 
 @admin_route("POST", ADMIN_KEYS, answer=OBJECT, body=AdminKeyBody)

@@ -49,9 +49,13 @@ async def list_projects(
     gateway: CurrentGateway, after: After = None, limit: Count = 20, include_archived: bool = False
 ) -> Response:
     """List teams, the oldest first."""
-    teams = await gateway.services.administration.do(lambda tables: tables.keys.list_teams())
-    gone = [] if include_archived else [team.id for team in teams if team.archived is not None]
-    return page([project_view(team) for team in teams], after, limit, gone)
+
+    def work(tables: "Tables") -> Response:
+        teams = tables.keys.list_teams()
+        gone = {team.id for team in teams if team.archived is not None and not include_archived}
+        return page([project_view(team) for team in teams], after, limit, gone)
+
+    return await gateway.services.administration.do(work)
 
 
 @admin_route("POST", PROJECTS, answer=OBJECT, body=ProjectBody)
