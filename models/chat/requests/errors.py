@@ -86,8 +86,8 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
         text, _, parameter = str(error.get("message")).rpartition(" (parameter=")
         if parameter.partition(",")[0] in OVERLONG or error.get("param") in OVERLONG:
             return msgspec.json.encode({**whole, "error": _too_long(error, text, request)})
-        if error.get("param") == "logprobs" and request.has("top_logprobs"):  # only Completions has that number
-            named = {**error, "message": text or error["message"], "param": "top_logprobs"}
+        if parameter.startswith("logprobs,") and request.has("top_logprobs"):  # only Completions has that number
+            named = {**error, "message": text, "param": "top_logprobs"}
             return msgspec.json.encode({**whole, "error": named})
         if error.get("param") is not None:
             return data

@@ -63,6 +63,8 @@ def test_a_number_of_logprobs_has_its_fields_name(path: str) -> None:
     request = ChatRequest(path, b'{"model": "m", "logprobs": true, "top_logprobs": 99}')
     data = errors.add_param(json.dumps({"error": error}).encode(), request)
     assert json.loads(data) == {"error": {"message": "Requested 99, up to 20.", "param": "top_logprobs"}}
+    of_its_type = json.dumps({"error": {"message": "logprobs: Input should be true or false", "param": "logprobs"}})
+    assert errors.add_param(of_its_type.encode(), request) == of_its_type.encode()
 
 
 TOOLS = [
