@@ -16,6 +16,7 @@ from typing import Any
 
 from models.chat.requests.limits import BAD_WORD_BYTES
 from models.chat.vllm import launch, plugin, request_classes, tuned, variables
+from models.speech.decoder import DEMUXERS
 from registry.base import importing
 from registry.base.processor import cores
 
@@ -78,6 +79,8 @@ MAX_ANSWERS = 128
 NOT_REACHED = 1 << 16
 """Value for vLLM's limits on stop strings (4 by default) and prompts per request (1,024), above our own limits, which
 refuse with a clear message."""
+VIDEOS = f"{DEMUXERS},apng,gif,h264,hevc,ivf,m4v"
+"""FFmpeg's demuxers for videos: none that opens other files, such as `concat`."""
 
 
 def environment() -> None:
@@ -100,6 +103,7 @@ def environment() -> None:
         VLLM_MAX_NUM_BAD_WORDS=str(BAD_WORD_BYTES),
         VLLM_MAX_BAD_WORDS_TOTAL_TOKENS=str(BAD_WORD_BYTES),
         VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # redirects lead out of the domains that a recipe allows
+        OPENCV_FFMPEG_CAPTURE_OPTIONS=f"format_whitelist;{VIDEOS}|protocol_whitelist;none|enable_drefs;0",
         TOKENIZERS_PARALLELISM="false",
     )
     os.environ[variables.ACTIVE] = "1"

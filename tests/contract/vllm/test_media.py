@@ -102,6 +102,38 @@ async def test_a_recipe_may_name_domains_and_a_redirect_leads_nowhere(
     assert requested == ["/away", "/missing"]
 
 
+def video(frames: int, width: int, height: int, form: str = "mp4") -> bytes:
+    """Return a black video of 30 frames per second."""
+    import av
+
+    stream = io.BytesIO()
+    with av.open(stream, "w", format=form) as container:
+        track = container.add_stream("mpeg4", rate=30)
+        track.width, track.height, track.pix_fmt = width, height, "yuv420p"
+        frame = av.VideoFrame.from_image(Image.new("RGB", (width, height)))
+        for index in range(frames):
+            frame.pts = index
+            container.mux(track.encode(frame))
+        container.mux(track.encode())
+    return stream.getvalue()
+
+
+def test_a_video_opens_no_other_file(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FFmpeg reads a short text as a list of files, and would show the model a video that lies on this machine."""
+    monkeypatch.chdir(tmp_path)
+    Path("private.mp4").write_bytes(video(3, 32, 16))
+    url = "data:video/mp4;base64," + base64.b64encode(b"ffconcat version 1.0\nfile 'private.mp4'\n").decode()
+    with pytest.raises(ValueError, match="Could not open"):
+        connector(base).fetch_video(url)
+
+
+@pytest.mark.parametrize("form", ["mp4", "matroska", "avi", "mpegts", "asf"])
+def test_usual_videos_are_read(base: Path, form: str) -> None:
+    url = f"data:video/{form};base64,{base64.b64encode(video(3, 32, 16, form)).decode()}"
+    frames, _ = connector(base).fetch_video(url)
+    assert frames.shape[1:] == (16, 32, 3)
+
+
 def test_a_url_that_fails_is_not_logged() -> None:
     prewarm.prewarm_core()
     assert not logging.getLogger("vllm.connections").isEnabledFor(logging.WARNING)
