@@ -129,9 +129,9 @@ def test_a_video_opens_no_other_file(base: Path, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("form", ["mp4", "matroska", "avi", "mpegts", "asf"])
 def test_usual_videos_are_read(base: Path, form: str) -> None:
-    url = f"data:video/{form};base64,{base64.b64encode(video(3, 32, 16, form)).decode()}"
+    url = f"data:video/{form};base64,{base64.b64encode(video(10, 64, 48, form)).decode()}"
     frames, _ = connector(base).fetch_video(url)
-    assert frames.shape[1:] == (16, 32, 3)
+    assert frames.shape == (10, 48, 64, 3)
 
 
 def test_a_url_that_fails_is_not_logged() -> None:
