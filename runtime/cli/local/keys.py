@@ -104,7 +104,7 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
 
         if not was_served(place.data_dir):
             note(
-                f"Created in {place.data_dir.absolute()}, but no server has been started on that data directory yet. "
+                f"Stored in {place.data_dir.absolute()}, but no server has been started on that data directory yet. "
                 "Servers with another data directory do not use it. See --data-dir."
             )
 

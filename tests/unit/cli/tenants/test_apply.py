@@ -48,7 +48,8 @@ def test_apply_makes_what_is_declared_and_a_second_time_nothing(run: Run, file: 
     assert limits == {
         ("search", "tokens_per_minute", 60000, "enforce"), ("search", "spend_per_month", 12.5, "warn")
     }  # fmt: skip
-    assert run("teams", "apply", str(file)).stdout == "nothing to change\n"
+    again = run("teams", "apply", str(file))
+    assert (again.stdout, "Created" in again.stderr) == ("nothing to change\n", False)
     assert state(run) == before
 
 
