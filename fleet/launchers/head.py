@@ -49,7 +49,7 @@ def ray_program() -> Path:
     """Return the path of Ray's command. Raises BadRequest if Ray is not installed."""
     program = Path(sys.executable).with_name("ray")
     if not program.exists():
-        raise BadRequest("Ray is not installed. Install the extra `ray`: pip install 'roundhouse[ray]'.")
+        raise BadRequest("Ray is not installed. Install 'ray>=2.60,<2.61': docs/fleet-ray.md says how.")
     return program
 
 

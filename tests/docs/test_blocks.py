@@ -51,6 +51,7 @@ NOT_RUN = {
     ("organization.md", "from openai import OpenAI"): "needs an admin key; tests/unit/http/tenants does all of it",
     ("routing.md", "roundhouse routers add"): "names files of the reader's own",
     ("fleet.md", "export ROUNDHOUSE_DATABASE"): "starts several servers; tests/system/fleet does",
+    ("fleet-ray.md", ".venv-installer/bin/uv"): "fetches a package; tests/faults/fleet/test_ray.py needs it",
     ("fleet-key.md", "openssl rand"): "starts a server of a fleet; tests/unit/http/hops/test_key.py does",
     ("fleet.md", "roundhouse fleet import"): "needs a PostgreSQL; tests/unit/cli/fleet does",
     ("kubernetes.md", "roundhouse fleet ca init"): "needs a cluster; tests/deploy makes certificates",

@@ -225,7 +225,7 @@ def bridge() -> Iterator[None]:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[RayFleet]:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'roundhouse[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: see docs/fleet-ray.md")
     with bridge(), postgres() as database, ExitStack() as stack:
         yield RayFleet(tmp_path, database, stack)
 

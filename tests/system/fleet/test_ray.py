@@ -19,7 +19,7 @@ from tests.eventually import PATIENCE, eventually
 from tests.ports import is_free
 from tests.system.serving import STARTER, free_port
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'roundhouse[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: see docs/fleet-ray.md")
 pytestmark = pytest.mark.real
 
 

@@ -2,12 +2,15 @@
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.system.serving import free_port
 from tests.unit.cli.conftest import Run
+
+ROOT = Path(__file__).parents[4]
 
 
 def test_a_faulty_file_and_a_machine_that_is_not_in_it_are_refused(run: Run, tmp_path: Path) -> None:
@@ -30,7 +33,7 @@ def test_down_ends_nothing_where_ray_does_not_run(run: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("verb", ["up", "down"])
-def test_without_ray_one_line_names_the_extra(
+def test_without_ray_one_line_says_which_version_to_install(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     file = tmp_path / "cluster.yaml"
@@ -38,7 +41,10 @@ def test_without_ray_one_line_names_the_extra(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     refused = run("fleet", "ray", verb, str(file))
     assert refused.exit_code == 2
-    assert "pip install 'roundhouse[ray]'" in refused.stderr
+    assert "docs/fleet-ray.md" in refused.stderr
+    (ray,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
+    assert f"Install '{ray}'" in refused.stderr
+    assert f"pip install --python .venv '{ray}'" in (ROOT / "docs" / "fleet-ray.md").read_text()
     assert "Traceback" not in refused.stderr
 
 
