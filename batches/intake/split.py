@@ -21,7 +21,7 @@ from registry.errors import TooLarge
 
 LIST = "requests"
 REST_BYTES = 1 << 16
-"""Most bytes of all other fields of the body."""
+"""Most bytes of all other fields of the body, including their names."""
 ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID_LETTERS = 512
 _PLACE = re.compile(r"(.*) - at `\$\[(\d+)\]")
@@ -89,7 +89,7 @@ def split(job: SplitJob) -> SplitSummary:
     try:
         fields = _fields(job.path)
         requests = fields.pop(LIST, None)
-        if sum(memoryview(field).nbytes for field in fields.values()) > REST_BYTES:
+        if sum(len(name) + memoryview(field).nbytes for name, field in fields.items()) > REST_BYTES:
             raise _Fault(f"The fields other than '{LIST}' have more than {REST_BYTES} bytes.")
         url = job.urls[0] if job.form == "messages" else _url(fields, job.urls)
         with job.out.open("wb") as out:

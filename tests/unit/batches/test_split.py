@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches.intake.checker import InputChecker
-from batches.intake.split import SplitJob, SplitSummary, split
+from batches.intake.split import REST_BYTES, SplitJob, SplitSummary, split
 
 PARAMS: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": 'a "[{,:}]\\" b\n'}]}
 
@@ -52,6 +52,13 @@ def test_a_number_that_is_another_requests_id_is_not_used_twice(tmp_path: Path) 
     content = json.dumps({"requests": [{"body": {}, "custom_id": "1"}, {"body": {}}], "url": "/v1/embeddings"})
     found = split(job(tmp_path, content.encode(), "requests"))
     assert (found.param, "requests.1 needs a custom_id" in found.fault) == ("requests.1", True)
+
+
+@pytest.mark.parametrize(("name", "value"), [("n", "x" * REST_BYTES), ("x" * REST_BYTES, "n")], ids=["value", "name"])
+def test_the_size_of_the_other_fields_is_bounded(tmp_path: Path, name: str, value: str) -> None:
+    """The server holds them in memory, and reads them as one line of the process."""
+    found = split(job(tmp_path, json.dumps(body("a", **{name: value})).encode()))
+    assert (found.lines, found.rest, "fields other than" in found.fault) == (0, msgspec.Raw(b"{}"), True)
 
 
 def test_without_requests_the_other_fields_are_returned(tmp_path: Path) -> None:
