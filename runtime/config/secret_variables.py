@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterable
 
 _ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_FOR_ENGINES = frozenset(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
-"""Flags of a recipe may name files of a hub that the engine itself fetches, such as a draft model."""
+_FOR_ENGINES = frozenset(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NCCL_IB_PKEY"))
+"""Flags of a recipe may name files of a hub that the engine itself fetches, such as a draft model. NCCL's key of an
+InfiniBand partition is no secret."""
 _taken = dict[str, str]()
 
 
