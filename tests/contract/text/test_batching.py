@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.batching.plan import PADDED, SMALL, Item, RequestRing
-from models.batching.worker import Answers, Batcher, BatchLimits
+from models.batching.worker import Answers, Batcher, BatchLimits, _Speed
 from registry.errors import BadRequest, EngineFailed, QueueFull
 from tests.eventually import eventually
 
@@ -81,6 +81,38 @@ def test_a_dropped_request_leaves_nothing_behind(requests: list[list[int]], key:
     assert turns.drop(key) == (len(requests[key]) if known else 0)
     while batch := turns.take(500, 8):
         assert all(picked.key != key for picked in batch)
+
+
+def test_a_ring_counts_what_waits_and_takes_the_longest_items_of_a_request_first() -> None:
+    turns = filled([[1, 600, 30], [7]])
+    assert (len(turns), turns.items, turns.tokens) == (2, 4, 638)
+    assert [picked.item.tokens for picked in turns.take(600, 1)] == [600]
+    assert (len(turns), turns.items, turns.tokens) == (2, 3, 38)
+    with pytest.raises(KeyError):
+        turns.add(1, [Item(0, 5, "again")])
+    turns.drop(0)
+    assert (len(turns), turns.items, turns.tokens) == (1, 1, 7)
+
+
+def test_items_join_up_to_the_stated_part_of_padding() -> None:
+    for sizes, count in (((600, 200), 2), ((600, 199), 1), ((256, 1), 2), ((257, 1), 1)):
+        assert len(filled([[size] for size in sizes]).take(8192, 8)) == count, sizes
+
+
+def test_a_step_is_as_long_as_its_time_allows_by_the_speed_of_full_steps() -> None:
+    limits = BatchLimits(tokens=8192, items=8, waiting=8, step_seconds=0.125, least=256)
+    speed = _Speed()
+    assert speed.budget(limits) == 512, "it begins small"
+    speed.learn(255, 1.0, limits)
+    assert speed.value == 0.0, "a short step is mostly fixed cost"
+    speed.learn(256, 0.0625, limits)
+    assert speed.budget(limits) == 512  # 4,096 tokens a second
+    speed.learn(1024, 0.0625, limits)
+    assert speed.budget(limits) == 819  # a fifth of the way to 16,384
+    assert _Speed(8.0).budget(limits) == 256
+    assert _Speed(1e9).budget(limits) == 8192
+    small = BatchLimits(tokens=100, items=8, waiting=8, step_seconds=0.125, least=256)
+    assert _Speed().budget(small) == _Speed(8.0).budget(small) == 100
 
 
 class Gate:
