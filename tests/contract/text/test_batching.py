@@ -6,6 +6,7 @@ import random
 import threading
 import weakref
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -295,6 +296,27 @@ async def test_a_stream_returns_results_as_they_come_and_close_fails_waiting_ite
         await batcher.ping()
 
 
+async def test_a_closed_stream_drops_what_has_not_started() -> None:
+    ran: list[int] = []
+    opened = threading.Event()
+
+    def network(payloads: Sequence[int]) -> list[int]:
+        ran.extend(payloads)
+        assert payloads == [0] or opened.wait(200)
+        return list(payloads)
+
+    batcher = Batcher("stream", network, BatchLimits(tokens=10, items=8, waiting=8))
+    batcher.start()
+    stream = batcher.stream(items(*range(9)))
+    assert await anext(stream) == (0, 0)
+    await stream.aclose()
+    await asyncio.sleep(0)  # its task is cancelled
+    opened.set()
+    await batcher.ping()
+    assert ran in ([0], [0, 1])
+    batcher.close()
+
+
 def two_workers(gate: Gate) -> Batcher[int, int]:
     batcher = Batcher("two", gate, BatchLimits(tokens=4096, items=64, waiting=8, workers=2))
     batcher.start()
@@ -344,7 +366,8 @@ async def test_a_small_request_waits_for_a_small_step_but_runs_beside_a_long_one
     small = await started(batcher, gate, 1)
     waiting = asyncio.create_task(batcher.submit(items(2)))
     more = asyncio.create_task(batcher.submit(items(3)))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.02)
+    assert gate.batches == [[1]], "the other thread leaves them alone"
     gate.open.set()
     await asyncio.gather(small, waiting, more)
     assert sorted(gate.batches[1]) == [2, 3], "requests that came during the first step share the next one"
@@ -425,6 +448,21 @@ async def test_the_next_batch_is_prepared_while_one_runs_and_only_that_one() -> 
         batcher.close()
     assert gate.batches == plain.batches
     assert gate.prepared[0] == gate.batches[1]
+
+
+async def test_each_further_batch_of_a_request_is_prepared_while_one_runs() -> None:
+    gate, steps = Preparer(), threading.Semaphore(0)
+    gate.open = SimpleNamespace(wait=lambda seconds: steps.acquire(timeout=seconds))  # type: ignore[assignment]
+    batcher = ahead(gate)
+    huge = await started(batcher, gate, *range(9))
+    for count in (1, 2, 3):
+        await asyncio.to_thread(eventually, lambda count=count: len(gate.prepared) == count)
+        assert len(gate.batches) == count
+        steps.release()
+        await asyncio.to_thread(gate.entered.acquire)
+    steps.release(9)
+    await huge
+    batcher.close()
 
 
 async def test_a_batch_that_is_not_full_waits_for_more() -> None:
