@@ -111,6 +111,23 @@ def test_texts_keep_their_order_whatever_their_lengths(texts: list[str]) -> None
     assert tokens.plain(texts, 5) == [tokens.plain([text])[0][:5] for text in texts]
 
 
+def test_texts_keep_their_order_over_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = TOKENS["WordPiece"]
+    texts = ["steam", "two words", "", "a text longer than a piece", "steam " * 200, "at the end"]
+    whole = [tokens.plain([text])[0] for text in texts]
+    monkeypatch.setattr("models.text.tokens.PIECE", 12)
+    assert tokens.plain(texts) == whole
+    assert tokens.plain(texts, 5) == [ids[:5] for ids in whole]
+
+
+def test_a_prompt_precedes_texts_and_token_lists() -> None:
+    tokens = TOKENS["WordPiece"]
+    steam, prompted = tokens.plain(["steam"])[0], tokens.plain(["query: steam"])[0]
+    for inputs in ([steam, "steam"], [steam], ["steam"]):
+        expected = tokens.inputs([prompted], "", truncate=False) * len(inputs)
+        assert tokens.inputs(inputs, "query: ", truncate=False) == expected
+
+
 def test_a_token_without_an_embedding_is_refused() -> None:
     """The network of a fine-tune whose added <pad> has no row in the embeddings would read past their end."""
     whole, _, _ = wrapped("WordPiece")
