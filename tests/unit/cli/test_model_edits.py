@@ -114,6 +114,8 @@ def test_models_are_edited_removed_and_exported(server: FakeServer, run: Run, tm
     assert run("models", "export", "m").stdout == "id: m\n"
     assert run("models", "export", "m", "-o", str(tmp_path / "m.yaml")).exit_code == 0
     assert (tmp_path / "m.yaml").read_text() == "id: m\n"
+    result = run("models", "export", "m", "-o", str(tmp_path / "n.yaml"), "--json")
+    assert (json.loads(result.stdout)["recipe"], (tmp_path / "n.yaml").read_text()) == ("id: m\n", "id: m\n")
     assert run("models", "edit", "m").exit_code == 2
 
 

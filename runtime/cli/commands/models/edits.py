@@ -296,12 +296,13 @@ def export(
     """
     with Client(url) as client:
         text = client.text("GET", f"/v1/models/{part(model)}/recipe")
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
     if as_json:
         emit({"id": model, "recipe": text})
     elif output is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
         note(f"wrote {output}")
 
 
