@@ -156,12 +156,20 @@ def errors_path(output: Path) -> Path:
     return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
 
 
-def fetch(client: Client, batch: Json, output: Path, errors: Path) -> Counter[str]:
-    """Write the output and error files. Returns the number of failed lines by code."""
-    if batch["output_file_id"] is not None:
-        download(client, batch["output_file_id"], output)
-    else:
-        output.write_bytes(b"")
+def fetch(client: Client, batch: Json, output: Path | None, errors: Path | None) -> Counter[str]:
+    """Write the output and error files that have a path. Returns the number of failed lines by code, if it read them.
+
+    A failed batch, whose lines did not run, leaves the files as they are.
+    """
+    if batch["status"] == "failed":
+        return Counter()
+    if output is not None:
+        if batch["output_file_id"] is not None:
+            download(client, batch["output_file_id"], output)
+        else:
+            output.write_bytes(b"")
+    if errors is None:
+        return Counter()
     if batch["error_file_id"] is None:
         errors.unlink(missing_ok=True)  # from an earlier batch with the same output
         return Counter()
@@ -181,8 +189,8 @@ def _code(line: Json) -> str:
     return str(details.get("code") or details.get("type") or response["status_code"])
 
 
-def check(batch: Json, failures: Counter[str], errors: Path) -> None:
-    """Raise RefusedError for a batch without all of its answers, after printing the reasons."""
+def check(batch: Json, failures: Counter[str], errors: Path | None) -> None:
+    """Raise RefusedError for a batch without all of its answers, after printing the reasons that `fetch` returned."""
     counts = batch["request_counts"]
     if batch["status"] == "failed":
         raise RefusedError(
@@ -194,9 +202,11 @@ def check(batch: Json, failures: Counter[str], errors: Path) -> None:
         note(f"{counts['failed']} of {counts['total']} lines failed; they are in {errors}:")
         for code, number in failures.most_common():
             note(f"  {number:>6}  {code}")
-    if failures or batch["status"] != "completed":
+    if counts["failed"] or batch["status"] != "completed":
+        hint = " To see why lines failed, add --errors FILE." if counts["failed"] and errors is None else ""
         raise RefusedError(
-            f"Batch {batch['id']} is {batch['status']}: {counts['completed']} of {counts['total']} lines succeeded.",
+            f"Batch {batch['id']} is {batch['status']}: {counts['completed']} of {counts['total']} lines succeeded."
+            f"{hint}",
             document=batch,
         )
 

@@ -130,12 +130,12 @@ def results(
             raise RefusedError(
                 f"Batch {batch} is {ended['status']}. Wait for it with `roundhouse batch watch {batch}`."
             )
-        if output is None:
-            if ended["output_file_id"] is not None and not as_json:
-                download(client, ended["output_file_id"], None)
-        else:
+        if output is not None:
             errors = errors or errors_path(output)
-            check(ended, fetch(client, ended, output, errors), errors)
+        elif ended["output_file_id"] is not None and not as_json:
+            download(client, ended["output_file_id"], None)
+        failures = fetch(client, ended, output, errors)
+    check(ended, failures, errors)
     if as_json:
         emit(ended)
 

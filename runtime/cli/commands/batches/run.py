@@ -3,7 +3,6 @@
 import hashlib
 import json
 import secrets
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +65,7 @@ def run(
                 f"batch with: roundhouse batch cancel {batch_id}."
             )
             raise typer.Exit(130) from None
-        failures = Counter[str]() if batch["status"] == "failed" else fetch(client, batch, output, errors)
+        failures = fetch(client, batch, output, errors)
         mark.remove()
     check(batch, failures, errors)
     if as_json:
@@ -143,6 +142,7 @@ class _Mark:
             if error.status != 404:
                 raise
             self.key = secrets.token_hex(16)
+            self.write(None)
             return None
 
     def write(self, batch: str | None) -> None:

@@ -67,10 +67,35 @@ def test_results_are_written_to_a_file(server: FakeServer, run: Run, tmp_path: P
     server.on("GET", "/v1/batches/batch_1", Answer(batch("expired", 1, 4)))
     server.on("GET", "/v1/files/file-1-output/content", Answer(jsonl(DONE)))
     server.on("GET", "/v1/files/file-1-errors/content", Answer(jsonl(FAILED)))
-    assert run("batch", "results", "batch_1").stdout == jsonl(DONE)
     result = run("batch", "results", "batch_1", "-o", str(tmp_path / "out.jsonl"))
     assert (result.exit_code, (tmp_path / "out.jsonl").read_text()) == (1, jsonl(DONE))
     assert "is expired" in result.stderr
+
+
+def test_results_on_standard_output_fail_as_those_in_a_file_do(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    server.on("GET", "/v1/batches/batch_1", Answer(batch("completed", 1, 4)))
+    server.on("GET", "/v1/files/file-1-output/content", Answer(jsonl(DONE)))
+    server.on("GET", "/v1/files/file-1-errors/content", Answer(jsonl(FAILED)))
+    result = run("batch", "results", "batch_1")
+    assert (result.exit_code, result.stdout) == (1, jsonl(DONE))
+    assert "1 of 5 lines succeeded. To see why lines failed, add --errors FILE." in result.stderr
+    errors = tmp_path / "errors.jsonl"
+    result = run("batch", "results", "batch_1", "--errors", str(errors))
+    assert (result.exit_code, result.stdout, errors.read_text()) == (1, jsonl(DONE), jsonl(FAILED))
+    assert "model_not_found" in result.stderr
+    result = run("batch", "results", "batch_1", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["id"]) == (1, "batch_1")
+
+
+def test_results_of_a_failed_batch_leave_the_files_of_an_earlier_one(
+    server: FakeServer, run: Run, tmp_path: Path
+) -> None:
+    output, errors = tmp_path / "out.jsonl", tmp_path / "out.errors.jsonl"
+    output.write_text("x\n")
+    errors.write_text("y\n")
+    server.on("GET", "/v1/batches/batch_1", Answer(batch("failed")))
+    result = run("batch", "results", "batch_1", "-o", str(output))
+    assert (result.exit_code, output.read_text(), errors.read_text()) == (1, "x\n", "y\n")
 
 
 def test_results_of_a_running_batch_are_refused(server: FakeServer, run: Run) -> None:

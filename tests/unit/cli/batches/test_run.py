@@ -208,6 +208,24 @@ def test_a_deleted_batch_is_created_again(
     assert first != second
 
 
+def test_the_key_of_a_batch_that_is_created_again_outlives_an_interruption(
+    server: FakeServer, run: Run, input_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Batches(server, batch("in_progress", 2))
+    output = str(tmp_path / "out.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", interrupt)
+        run("batch", "run", str(input_), "-o", output)
+    server.on("GET", "/v1/batches/batch_1", Answer({"error": {"message": "no"}}, 404))
+    server.on("POST", "/v1/batches", Answer({"error": {"message": "no"}}, 503))
+    assert run("batch", "run", str(input_), "-o", output).exit_code == 4
+    server.on("POST", "/v1/batches", Answer(batch("validating")))
+    server.on("GET", "/v1/batches/batch_1", Answer(batch("completed", 5)))
+    assert run("batch", "run", str(input_), "-o", output).exit_code == 0
+    _, second, third = (one.headers["Idempotency-Key"] for one in served.sent("/v1/files"))
+    assert second == third
+
+
 def test_the_command_waits_for_a_restarting_server(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
     Batches(server)
     states: list[Answer] = [
