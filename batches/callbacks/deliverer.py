@@ -3,7 +3,8 @@
 | event                                 | effect                                                           |
 |---------------------------------------|------------------------------------------------------------------|
 | a delivery is due                     | it is claimed and sent: `MOST` at a time, `PER_TEAM` per team    |
-| it succeeded or failed                | its row is written, if this server's epoch is still open         |
+| it succeeded or failed                | its row is written as soon as the database accepts it, if this   |
+|                                       | server's epoch is still open                                     |
 | another server closed the epoch       | sending stops; that server sends the delivery again              |
 | the server stops                      | it may finish within `CLOSE_SECONDS`; then it is pending again   |
 """
@@ -21,7 +22,7 @@ from batches.callbacks.records import DELETED_WORDS, DeliveryOutcome, DeliverySt
 from batches.callbacks.sender import CallbackSender, event_body
 from batches.looks import look_repeatedly
 from batches.store import BatchStore
-from registry.errors import RoundhouseError
+from registry.errors import Unavailable
 
 if TYPE_CHECKING:  # a server without batches loads no database
     from batches.callbacks.outbox import ClaimedDelivery
@@ -102,7 +103,12 @@ class CallbackDeliverer:
             outcome = DeliveryOutcome(policy.GONE, DELETED_WORDS)
         now = self._clock()
         change = policy.decide(delivery, outcome, now, self._chance())
-        await self._store.write(lambda tables: tables.outbox.end(epoch, delivery, change, now))
+        while True:
+            try:
+                await self._store.write(lambda tables: tables.outbox.end(epoch, delivery, change, now))
+                break
+            except Unavailable:  # until then it counts as being sent
+                await asyncio.sleep(POLL_SECONDS)
         if change.state is DeliveryState.DEAD:
             log.warning(
                 "a callback could not be delivered",
@@ -121,5 +127,4 @@ class CallbackDeliverer:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            level = logging.WARNING if isinstance(error, RoundhouseError) else logging.ERROR
-            log.log(level, "the end of a callback was not written", exc_info=error)
+            log.error("the end of a callback was not written", exc_info=error)

@@ -18,6 +18,7 @@ from batches.callbacks.sender import CallbackSender
 from batches.records import LineEnd, NewLine
 from batches.store import BatchStore, BatchTables
 from batches.work.ends import decide
+from registry.errors import Unavailable
 from registry.storage.database import Database
 from tenants.ledger.ledger import Ledger
 from tenants.storage.opening import open_tables
@@ -190,6 +191,30 @@ async def test_a_server_that_lost_its_epoch_writes_nothing(rig: Rig) -> None:
     done = await rig.reach(id_, lambda row: row.state is DeliveryState.DELIVERED)
     assert done.attempts == 1
     assert sender.there == [id_, id_]
+
+
+async def test_an_outcome_that_cannot_be_written_is_written_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that stays `sending` would not be sent again before the next start."""
+    monkeypatch.setattr("batches.callbacks.deliverer.POLL_SECONDS", 0.01)
+    id_ = await rig.end_batch("https://a.example")
+    sender, write, refused = SlowSender(), rig.store.write, 0
+
+    async def fails_twice(work: Callable[[BatchTables], object]) -> object:
+        nonlocal refused
+        if sender.gate.is_set() and refused < 2:
+            refused += 1
+            raise Unavailable("The disk is full.", code="disk_full")
+        return await write(work)
+
+    monkeypatch.setattr(rig.store, "write", fails_twice)
+    rig.deliverer(sender)
+    await until(lambda: len(sender.there) == 1)
+    sender.gate.set()
+    done = await rig.reach(id_, lambda row: row.state is DeliveryState.DELIVERED)
+    assert (done.attempts, refused, sender.there) == (1, 2, [id_])
+    assert not caplog.records
 
 
 async def test_a_stop_returns_deliveries_that_are_being_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
