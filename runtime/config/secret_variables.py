@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable
 
 _ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_FOR_ENGINES = frozenset(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NCCL_IB_PKEY"))
-"""Flags of a recipe may name files of a hub that the engine itself fetches, such as a draft model. NCCL's key of an
-InfiniBand partition is no secret."""
+_FOR_ENGINES = frozenset(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "NCCL_IB_PKEY"))
+"""Flags of a recipe may name files of a hub that the engine itself fetches, such as a draft model. The last two are no
+secrets: a switch that keeps the hub's token from requests, and NCCL's key of an InfiniBand partition."""
 _taken = dict[str, str]()
 
 
