@@ -2,7 +2,7 @@
 
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -37,6 +37,14 @@ def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
     """Return all keys of a key's rotation chain, first one first. roots: result of `lines`."""
     first = roots.get(id_, id_)
     return [first, *(other for other, its_first in roots.items() if its_first == first)]
+
+
+def rotation_chains(roots: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return all keys of each rotation chain by its first key, as `rotation_chain` does. roots: result of `lines`."""
+    chains: dict[str, list[str]] = {}
+    for other, first in roots.items():
+        chains.setdefault(first, [first]).append(other)
+    return chains
 
 
 RESPONSES_AT_ONCE = 500

@@ -92,11 +92,16 @@ class RoutedRequest:
 
 def routed_requests(database: Database, router: str, since: float, team: str | None = None) -> list[RoutedRequest]:
     """Return requests that any version of the router sent somewhere, newest first. team: None for all."""
-    start = f"{router}@"  # SQLite's LIKE would take 'Auto@v1' for one of 'auto'
+    start, chooser = f"{router}@", LEDGER.c.router
+    begins = (  # SQLite's LIKE would take 'Auto@v1' for one of 'auto'; PostgreSQL orders texts by its locale
+        (chooser >= start) & (chooser < f"{router}{chr(ord('@') + 1)}")
+        if database.is_sqlite
+        else sa.func.substr(chooser, 1, len(start)) == start
+    )
     query = (
         sa.select(*(LEDGER.c[name] for name in _COLUMNS))
-        .where(sa.func.substr(LEDGER.c.router, 1, len(start)) == start, LEDGER.c.at >= since)
-        .where(LEDGER.c.router != "", LEDGER.c.source == "api")
+        .where(begins, LEDGER.c.at >= since)
+        .where(chooser != "", LEDGER.c.source == "api")
         .order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc())
         .limit(MAX_ROUTED_ROWS)
     )

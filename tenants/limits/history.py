@@ -5,14 +5,16 @@ unless it is an attempt at a batch line, which counts nothing because it is repe
 Running requests are not included: the limiter holds their reservations.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
 from registry.storage.database import Database
-from tenants.keys.table import lines, rotation_chain
+from tenants.keys.table import lines, rotation_chains
 from tenants.ledger.pruning import first_kept_hour
 from tenants.ledger.rows import BATCH, HOUR
 from tenants.limits.limiter import UTC, Amounts, PastRequest
@@ -35,12 +37,16 @@ class SpendingHistory:
 def history_of(
     database: Database, limits: Sequence[Limit], zones: Mapping[str, ZoneInfo], now: float
 ) -> SpendingHistory:
-    """Return the usage from which the meters of `limits` start. Raises Unavailable."""
+    """Return the usage from which the meters of `limits` start. Raises Unavailable.
+
+    limits: those of keys under the first key of its rotation chain, as `LimitTable.all` lists them.
+    """
     with database.read() as connection:
         firsts = lines(connection)
+        chains = rotation_chains(firsts)
         spent = {
             limit.id: spent_of(
-                connection, limit, rotation_chain(limit.subject, firsts), zones.get(limit.subject, UTC), now
+                connection, limit, chains.get(limit.subject, [limit.subject]), zones.get(limit.subject, UTC), now
             )
             for limit in limits
             if limit.kind.is_spend
@@ -89,50 +95,55 @@ def spent_of(
     summed = HOURS.c.cost_micro + HOURS.c.lost_micro
     rows = sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=LEDGER.c.cost_micro)
     total = 0
-    for table, amount, where in (
-        (HOURS, summed, [HOURS.c.hour >= whole, HOURS.c.hour < last]),
-        (LEDGER, rows, [LEDGER.c.at >= begin, LEDGER.c.at < min(whole, end_at)]),
-        (LEDGER, rows, [LEDGER.c.at >= last, LEDGER.c.at < end_at]),
+    for table, amount, at, first, behind in (
+        (HOURS, summed, HOURS.c.hour, whole, last),
+        (LEDGER, rows, LEDGER.c.at, begin, min(whole, end_at)),
+        (LEDGER, rows, LEDGER.c.at, last, end_at),
     ):
+        if first >= behind:
+            continue
         whose = table.c.team == limit.subject if limit.owner == "team" else table.c.key.in_(line)
         query = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(amount), 0), sa.BigInteger))
-        query = query.where(whose, *where)
+        query = query.where(whose, at >= first, at < behind)
         if limit.model:
             query = query.where(of_model(table.c.model, limit.model))
         total += connection.execute(query).scalar_one()
     return total
 
 
-def spent_by_server(
-    connection: sa.Connection, limit: Limit, line: Sequence[str], server: str, since: int
-) -> int | None:
-    """Return the most that one server may have spent of a budget in this period. None if its rows were deleted.
-
-    Args:
-        line: the keys of the rotation chain that a key's limit covers.
-        server: id of its data directory.
-        since: when the period began, in seconds since the epoch.
-    """
-    if first_kept_hour(connection) > since - LATE_SECONDS:
-        return None
-    amount = sa.case((LEDGER.c.state == "settled", LEDGER.c.cost_micro), else_=LEDGER.c.reserved_micro)
-    query = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(amount), 0), sa.BigInteger))
-    query = query.where(LEDGER.c.server == server, LEDGER.c.at >= since - LATE_SECONDS)
-    query = query.where(LEDGER.c.team == limit.subject if limit.owner == "team" else LEDGER.c.key.in_(line))
-    if limit.model:
-        query = query.where(of_model(LEDGER.c.model, limit.model))
-    return int(connection.execute(query).scalar_one())
-
-
 def spending_of(database: Database, server: str) -> Callable[[str, int], int | None]:
-    """Return `spent_by_server` by limit id and period start, None if the limit is gone. Raises Unavailable."""
+    """Return the most that one server may have spent, by limit id and period start in seconds since the epoch.
+
+    None if the limit is gone, or if the period's rows were deleted. They are read once for all limits, because a fleet
+    may have a budget for each key.
+
+    server: id of its data directory. Raises Unavailable.
+    """
     limits = {limit.id: limit for limit in LimitTable(database).all() if limit.kind.is_spend}
 
-    def spent(id_: str, since: int) -> int | None:
-        if (limit := limits.get(id_)) is None:
-            return None
+    @cache
+    def sums(since: int) -> Mapping[tuple[str, str], Counter[str]] | None:
         with database.read() as connection:
-            line = rotation_chain(limit.subject, lines(connection))
-            return spent_by_server(connection, limit, line, server, since)
+            is_whole = first_kept_hour(connection) <= since - LATE_SECONDS
+            return spent_by_server(connection, server, since) if is_whole else None
+
+    def spent(id_: str, since: int) -> int | None:
+        if (limit := limits.get(id_)) is None or (found := sums(since)) is None:
+            return None
+        by_model = found.get((limit.owner, limit.subject), Counter())
+        return sum(amount for model, amount in by_model.items() if limit.counts(model))
 
     return spent
+
+
+def spent_by_server(connection: sa.Connection, server: str, since: int) -> Mapping[tuple[str, str], Counter[str]]:
+    """Return what a server may have spent since a moment, by model, for each team and each first key of a chain."""
+    amount = sa.case((LEDGER.c.state == "settled", LEDGER.c.cost_micro), else_=LEDGER.c.reserved_micro)
+    names = LEDGER.c.team, LEDGER.c.key, LEDGER.c.model
+    query = sa.select(*names, sa.cast(sa.func.sum(amount), sa.BigInteger)).group_by(*names)
+    query = query.where(LEDGER.c.server == server, LEDGER.c.at >= since - LATE_SECONDS)
+    sums, firsts = defaultdict[tuple[str, str], Counter[str]](Counter), lines(connection)
+    for team, key, model, spent in connection.execute(query):
+        sums["team", team][model] += spent
+        sums["key", firsts.get(key, key)][model] += spent
+    return sums

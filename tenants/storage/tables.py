@@ -170,6 +170,7 @@ HOURS = sa.Table(
     *_numbers("prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms", "total_ms"),
     *_numbers("pairs", "device_us", "cold_ms", "cost_micro", "own_micro", "lost_micro", default="0"),
     *_numbers("accepted", "rejected", default="0"),
+    sa.Index("ix_hours_key", "key", "hour"),
 )
 RESPONSES = sa.Table(
     "responses",
@@ -184,6 +185,9 @@ RESPONSES = sa.Table(
     sa.Column("input", sa.LargeBinary, nullable=False),
     sa.Column("answer", sa.LargeBinary, nullable=False),
     sa.Index("ix_responses_team", "team", "created", "bytes"),
+    sa.Index(
+        "ix_responses_running", "server", sqlite_where=sa.text("running = 1"), postgresql_where=sa.text("running")
+    ),
 )
 RESPONSE_ITEMS = sa.Table(
     "response_items",

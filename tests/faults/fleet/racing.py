@@ -92,7 +92,7 @@ async def race(url: str, folder: Path, name: str, cap: int, clients: int, first:
         limit, table = Limit("cap", "team", TEAM, Kind.DAY, cap), BlockTable(members.database, name)
         with database.read() as connection:
             table.give_back_unspent(
-                lambda _, since: spent_by_server(connection, limit, (), server_id(folder / name), since)
+                lambda _, since: spent_by_server(connection, server_id(folder / name), since)["team", TEAM].total()
             )
         limiter.replace([limit], {TEAM: ZoneInfo("UTC")})
         shared.open(table, AtOnceTable(members.database, name), lambda: NODES, name)

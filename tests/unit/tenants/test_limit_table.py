@@ -138,7 +138,30 @@ def test_a_servers_spending_is_read_from_its_rows(database: Database, table: Key
     assert spent(limit.id, int(NOW) + 30) == 5 + 70 + 600, "a row may be slightly early"
     assert spent("gone", int(NOW)) is None
     list(prune(database, NOW + 2 * 3600))
-    assert spent(limit.id, int(NOW)) is None, "its rows were deleted"
+    assert history.spending_of(database, "s")(limit.id, int(NOW)) is None, "its rows were deleted"
+
+
+def test_a_servers_spending_is_read_once_for_all_budgets(database: Database, table: KeyTable, clock: Clock) -> None:
+    """A fleet's server with a budget for each of 2,000 keys read all of its month's rows for each of them at start."""
+    table.create_team("search")
+    limits, ledger = LimitTable(database, clock), LedgerTable(database, "s")
+    whole = limits.set(Limit("", "team", "search", Kind.MONTH, 1000))
+    expected = {whole.id: 0}
+    for number in range(1, 4):
+        first, _ = table.create(KeyRequest("search"))
+        second, _ = table.rotate(first.id, 60.0)
+        of_all = limits.set(Limit("", "key", second.id, Kind.MONTH, 1000))
+        of_one = limits.set(Limit("", "key", second.id, Kind.MONTH, 1000, model="m"))
+        expected |= {of_all.id: 111 * number, of_one.id: 11 * number}
+        expected[whole.id] += 111 * number
+        for key, model, micro in ((first, "m", 1), (second, "m@2", 10), (second, "M", 100)):
+            begun = replace(entry(f"{key.id}{model}", NOW), key=key.id, model=model)
+            ledger.write([begun], [done(begun, 1, micro * number)])
+    queries: list[str] = []
+    sa.event.listen(database.engine, "after_cursor_execute", lambda *args: queries.append(args[2]))
+    spent = history.spending_of(database, "s")
+    assert {id_: spent(id_, int(NOW)) for id_ in expected} == expected
+    assert sum("FROM ledger" in query for query in queries) == 1
 
 
 def test_rows_in_the_future_of_a_clock_set_back_do_not_count_as_recent(database: Database) -> None:

@@ -103,6 +103,7 @@ WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
     },
     "0013": {"response_items": [{"response": "resp_1", "position": 0, "id": "ab", "item": b"{}"}]},
     "0014": {},
+    "0015": {},
 }  # fmt: skip
 """New tables, and new columns of earlier rows, by the migration that added them."""
 
