@@ -81,9 +81,22 @@ def test_addresses_that_were_stored_with_a_signature_lose_it(tmp_path: Path) -> 
     with closing(sqlite3.connect(tmp_path / FILE)) as file:
         file.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0002', least = '0002'")
         file.commit()
-    with State(tmp_path) as state:
-        found = [version.source for version in state.adapters.get(KEY).versions]
+    updates: list[str] = []
+
+    def watch(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE versions "):
+            updates.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", watch)
+    try:
+        with State(tmp_path) as state:
+            found = [version.source for version in state.adapters.get(KEY).versions]
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", watch)
     assert found == ["https://x.org/a.tar?…", "https://x.org/b.tar", "org/a?b", "s3://x/c?…"]
+    with closing(sqlite3.connect(tmp_path / FILE)) as file:
+        plans = [file.execute(f"EXPLAIN QUERY PLAN {one}", (None,) * 3).fetchone()[3] for one in updates]
+    assert plans == ["SEARCH versions USING INDEX sqlite_autoindex_versions_1 (adapter=? AND number=?)"]
 
 
 def test_a_restart_keeps_everything(tmp_path: Path) -> None:
