@@ -275,8 +275,8 @@ class TimedRun:
     async def _storm(self) -> None:
         long = self._shape.prompt
         kinds = {
-            "swaps and long prompts": (self._names, long), "alone": ([], 0), "long prompts": ([], long),
-            "swaps": (self._names, 64), "base": ([], 64),
+            "swaps and long prompts": (self._names, long), "long prompts": ([], long), "swaps": (self._names, 64),
+            "alone": ([], 0), "base": ([], 64),
         }  # fmt: skip
         for server in await self._up():
             names_of = {kind: (names or [server.model], letters) for kind, (names, letters) in kinds.items()}

@@ -17,7 +17,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from benchmarks.gpu import correctness, timed
+from benchmarks.gpu import bars, correctness, timed
 from benchmarks.gpu import report as report_module
 from benchmarks.gpu.report import OtherRun, Report
 from benchmarks.gpu.shapes import SHAPES
@@ -129,6 +129,27 @@ async def test_no_storm_begins_that_the_budget_would_cut_off(tmp_path: Path, mon
     monkeypatch.setattr(run.timed, "_up", up)
     await TimedRun._storm(run.timed)
     assert len(run.results["left_out"]) == 5
+
+
+async def test_the_storms_that_have_an_aim_come_before_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    async def up() -> list[Server]:
+        return [Stands("roundhouse", "m", tmp_path), Stands("vllm serve", "m", tmp_path)]
+
+    async def gaps(*_: object) -> dict[str, float]:
+        nonlocal now
+        now += timed.STORM
+        return {}
+
+    run = Run(tmp_path, monkeypatch)
+    run.timed._budget = Budget(len(bars.GAPS) * timed.STORM, lambda: now)
+    monkeypatch.setattr(run.timed, "_up", up)
+    monkeypatch.setattr(run.timed, "_gaps", gaps)
+    await TimedRun._storm(run.timed)
+    assert run.results["steps"].keys() == {f"storm: {kind}, roundhouse" for kind in bars.GAPS}
 
 
 @pytest.mark.parametrize(
