@@ -43,6 +43,8 @@ BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
 FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers")
 FILES = "files"
+UNFINISHED = {**dict.fromkeys(BY_DIGEST, "tmp-"), FILES: "incoming"}
+"""How names of unfinished parts begin, besides hidden ones."""
 _TEXTS = ("lines", "batches", "outbox", "pieces", "files")
 """Tables of `batches` that contain texts of requests and answers, or depend on them."""
 PEPPER, MANIFEST = "pepper", "backup.json"
@@ -228,8 +230,8 @@ def _copy_folders(source: Path, target: Path, folders: Sequence[str]) -> None:
         (target / name).mkdir(exist_ok=True)
         for one in sorted((source / name).iterdir()):
             to = target / name / one.name
-            if one.name.startswith(("tmp-", ".", "incoming")) or to.exists():
-                continue  # incomplete, or already copied
+            if one.name.startswith((".", UNFINISHED.get(name, "."))) or to.exists():
+                continue  # unfinished, or already copied
             try:
                 if one.is_dir():
                     shutil.copytree(one, to, copy_function=shutil.copy)

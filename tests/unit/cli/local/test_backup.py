@@ -89,6 +89,23 @@ def test_a_merged_model_can_be_served_after_a_restore(tmp_path: Path) -> None:
     )
 
 
+def test_models_whose_names_begin_like_unfinished_parts_are_copied(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with State(data):
+        pass
+    models = [Path("recipes", "incoming-mail@1.yaml"), Path("merged", "tmp-legal-0123", "model.safetensors")]
+    unfinished = [
+        Path("store", "tmp-1", "x"),
+        Path("files", "incoming", "x"),
+        Path("merged", ".tmp-legal-0123-half", "x"),
+    ]
+    for file in (*models, *unfinished):
+        (data / file).parent.mkdir(parents=True)
+        (data / file).write_text("x")
+    back_up(data, tmp_path / "copy", pepper=False, files=True)
+    assert [file for file in (*models, *unfinished) if (tmp_path / "copy" / file).exists()] == models
+
+
 def test_a_backup_without_the_postgresql_is_refused(tmp_path: Path) -> None:
     """The file that the server had before is not copied instead."""
     data = tmp_path / "data"
