@@ -7,8 +7,8 @@
 | `store/`, `routers/`     | immutable, by digest. Copied before and after the databases, so that everything |
 |                          | they refer to is present                                                        |
 | `merged/`                | whole folders, immutable                                                        |
-| `files/`                 | with `files`, like `store/`. Otherwise the copied database has no files and no  |
-|                          | batches, because both contain people's texts                                    |
+| `files/`                 | with `files`, like `store/`. Otherwise the copied database has no files, batches |
+|                          | and stored responses, because all contain people's texts                        |
 | `recipes/`, `pepper`     | files. A recipe of a merged model names it by a relative path, so that it is    |
 |                          | found wherever the copy is restored                                             |
 
@@ -45,14 +45,16 @@ FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers")
 FILES = "files"
 UNFINISHED = {**dict.fromkeys(BY_DIGEST, "tmp-"), FILES: "incoming"}
 """How names of unfinished parts begin, besides hidden ones."""
-_TEXTS = ("lines", "batches", "outbox", "pieces", "files")
-"""Tables of `batches` that contain texts of requests and answers, or depend on them."""
+_TEXTS = ("lines", "batches", "outbox", "pieces", "files", "response_items", "responses")
+"""Tables that contain texts of requests and answers, or depend on them."""
 PEPPER, MANIFEST = "pepper", "backup.json"
 PART = ".roundhouse-backup-"
 
 
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None, *, files: bool = False) -> int:
-    """Create the folder `target`, completely or not at all. files: include files and batches. Returns its bytes.
+    """Create the folder `target`, completely or not at all. Returns its bytes.
+
+    files: include files, batches and stored responses.
 
     Raises RefusedError.
     """
@@ -199,7 +201,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def _remove_texts(database: Path) -> None:
-    """Remove files and batches from a copied database, including its free pages."""
+    """Remove files, batches and stored responses from a copied database, including its free pages."""
     if not database.is_file():
         return
     with closing(sqlite3.connect(database)) as copy:

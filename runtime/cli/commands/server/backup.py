@@ -16,7 +16,8 @@ def backup(
         bool, typer.Option("--pepper/--no-pepper", help="Include the secret without which no key works.")
     ] = True,
     files: Annotated[
-        bool, typer.Option("--files", help="Include uploaded files and batches, with the texts in them.")
+        bool,
+        typer.Option("--files", help="Include uploaded files, batches and stored responses, with the texts in them."),
     ] = False,
     data_dir: DataDir = None,
     database: Database = None,

@@ -38,6 +38,7 @@ from runtime.cli.failures import RefusedError
 from runtime.cli.local import backup
 from runtime.cli.local.backup import back_up, restore
 from runtime.cli.local.data_dir import HALF_RESTORED, DataDir
+from tenants.responses.table import ResponseTable
 from tenants.storage.opening import open_tables
 from tests.unit.registry.makers import KEY, new
 
@@ -371,7 +372,7 @@ def test_a_copy_is_flushed_to_the_disk_before_it_counts_as_done(
 
 
 @pytest.mark.parametrize("files", [False, True])
-def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool) -> None:
+def test_texts_of_batches_and_responses_are_copied_only_on_request(tmp_path: Path, files: bool) -> None:
     data = tmp_path / "data"
     with State(data):
         pass
@@ -389,6 +390,8 @@ def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool
     called = replace(batch, id="batch_2", callback="https://swordfish.example")
     assert tables.batches.create(called) is not None
     assert tables.batches.fail("batch_2", 4.0, [])
+    answer = b'{"output": [{"id": "msg_1", "type": "message", "content": "swordfish"}]}'
+    assert ResponseTable(database, "s", 1 << 20).put("resp_1", "default", 1, b"swordfish", answer)
     database.close()
     (data / "files" / "incoming").mkdir(parents=True)
     (data / "files" / "incoming" / "half").write_bytes(b"swordfish")
@@ -405,5 +408,6 @@ def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool
     sent = OutboxTable(again, b"key").of("batch_2")
     assert bool(sent) == files, "without its batches, a restored server sends no callbacks"
     assert WebhookTable(again, b"key").signer("default") is not None
+    assert (ResponseTable(again, "s", 1 << 20).get("default", "resp_1") is not None) == files
     assert (FolderBytes(tmp_path / "new").read("file-1", 0, 9) == b"swordfish") if files else True
     again.close()
