@@ -88,6 +88,8 @@ def unpin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 def plan(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show what a load would do now: bytes needed and free, evicted models, duration. Changes nothing.
 
+    It is about the server at --url. For the nodes of a fleet: roundhouse fleet plan.
+
     Example: roundhouse models plan starter-speech
     """
     MODELS.call(url, as_json, "POST", model, "plan", display=_print_plan)
