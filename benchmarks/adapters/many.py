@@ -1,7 +1,8 @@
 """Part of `benchmarks.adapters.small`: twenty adapters in one batch, and a thousand registered ones."""
 
 import time
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.adapters.pair import pair, register, registration
@@ -11,7 +12,7 @@ from benchmarks.load.clients import TIMEOUT, Cell, closed_loop
 from benchmarks.load.workload import Workload
 from benchmarks.models import Chat
 from benchmarks.peers import processes
-from benchmarks.peers.servers import Before, Roundhouse, Server, start_all
+from benchmarks.peers.servers import Before, Roundhouse, Server
 from benchmarks.report.generated import write_adapters
 
 MIXED = 20
@@ -19,22 +20,31 @@ TOKENS = 64
 
 
 async def run(bench: Bench, model: Chat, many: int, rank: int = 8) -> None:
-    """Measure the first twenty of `many` adapters in one batch, then register the rest."""
+    """Measure the first twenty of `many` adapters in one batch, then register the rest with the last servers."""
     s = bench.settings
     files = write_adapters(s.work / "adapters" / "many-files", model.path, many, rank)
-    with ExitStack() as stack:
-        servers = pair(model, s.work / "adapters" / "many-servers")
-        start_all(stack, servers)
+    names = [file.name for file in files[:MIXED]]
+    workload = Workload(s.seed + 2)
+    cells: dict[str, list[tuple[Cell, Cell]]] = defaultdict(list)
+
+    async def measure(servers: Sequence[Server], start: int) -> None:
         for server in servers:
             for file in files[:MIXED]:
                 register(server, file.name, file)
-        await _mixed(bench, servers, [file.name for file in files[:MIXED]])
-        for server in servers if files[MIXED:] else ():
-            await _register_all(bench, server, files[MIXED:])
+        for name, [both] in (await _mixed(bench, servers, names, workload)).items():
+            cells[name].append(both)
+        if start == s.starts - 1:
+            for server in servers if files[MIXED:] else ():
+                await _register_all(bench, server, files[MIXED:])
+
+    await bench.starts(lambda start: pair(model, s.work / "adapters" / f"many-servers-{start}"), measure)
+    _mixed_figures(bench, cells)
 
 
-async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
-    workload = Workload(bench.settings.seed + 2)
+async def _mixed(
+    bench: Bench, servers: Sequence[Server], names: Sequence[str], workload: Workload
+) -> Mapping[str, Sequence[tuple[Cell, Cell]]]:
+    """Measure the base alone, then the adapters, one server after another."""
     number = MIXED * bench.settings.pick(4, 2, 1)
 
     async def turn(server: Server, round_: int) -> tuple[Cell, Cell]:
@@ -47,7 +57,10 @@ async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
             bench.count(f"mixed {server.name} {kind}", cell)
         return cells
 
-    turns = await bench.turns(servers, turn)
+    return await bench.turns(servers, turn, rounds=1)
+
+
+def _mixed_figures(bench: Bench, turns: Mapping[str, Sequence[tuple[Cell, Cell]]]) -> None:
     for name, cells in turns.items():
         good = [(base, mixed) for base, mixed in cells if base.good and mixed.good]
         for kind, which in (("base", 0), ("adapters", 1)):

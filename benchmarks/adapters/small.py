@@ -8,7 +8,8 @@ places and adapter files:
   the tier is also checked before the first request; stock vLLM has no call for that.
 - storm: gaps between the tokens of other streams during a continuous series of requests to adapters on disk. The same
   series to the base, which swaps nothing, separates the cost of the requests from the cost of the swaps.
-- mixed: output tokens a second with twenty adapters in one batch, compared with the base alone.
+- mixed: output tokens a second with twenty adapters in one batch, compared with the base alone, with servers that are
+  started anew for each round.
 - many: 1,000 registrations: how many a second, memory and the time of a step before and after.
 
 With BENCHMARKS_BEFORE=FOLDER an older checkout takes turns, too; an `over_before` above 1 is better than there.

@@ -230,6 +230,9 @@ def before(model: str, folder: Path, recipes: Sequence[Path], *options: str) -> 
     return [Before(Path(root), model, folder, recipes, *options)] if root else []
 
 
+PATCHED = "vllm serve, patched"
+
+
 class VllmServe(Server):
     """`vllm serve` from the same installation, with the recipe's model and the equivalent flags.
 
@@ -248,7 +251,7 @@ class VllmServe(Server):
         patched: bool = False,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__("vllm serve, patched" if patched else "vllm serve", recipe.id, folder)
+        super().__init__(PATCHED if patched else "vllm serve", recipe.id, folder)
         self._recipe, self._path, self._patched = recipe, path, patched
         self._variables = variables or {}
 

@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -17,7 +19,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import models, run
+from benchmarks import harness, models, run
 from benchmarks.harness import Bench, RunSettings
 from benchmarks.load import client_cost
 from benchmarks.load.client import Reply
@@ -208,7 +210,7 @@ async def test_a_pair_that_begins_in_anothers_turn_is_reported(tmp_path: Path, m
         return Cell([Reply(10.0, 200, [10.5], 1, body=body)], 1.0, 0.0, 0.0)
 
     monkeypatch.setattr(processes, "come_to_rest", busy)
-    one, other = (cast(Server, SimpleNamespace(name=name, pid=1)) for name in ("one", "other"))
+    one, other = (server_of(name) for name in ("one", "other"))
     bench = Bench("test", RunSettings(quick=True, tiny=True, smoke=True, seed=0, work=tmp_path))
     await in_pairs(bench, "keys", one, other, load, 1)
     reported = [f"a turn of {name} began while other servers were still busy" for name in ("one", "other")]
@@ -226,3 +228,28 @@ def test_a_servers_port_is_outside_the_range_of_outgoing_connections(
         own.bind(("127.0.0.1", found))
     if ports.startswith("32768"):
         assert servers.LEAST_PORT <= found < 32768
+
+
+async def test_each_round_has_new_servers_and_every_other_one_begins_with_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def start_all(stack: ExitStack, started: Sequence[Server]) -> None:
+        for server in started:
+            stack.callback(seen.append, f"{server.name} stops")
+
+    async def measure(started: Sequence[Server], number: int) -> None:
+        seen.extend(f"{server.name} in round {number}" for server in started)
+
+    monkeypatch.setattr(harness, "start_all", start_all)
+    bench = Bench("test", RunSettings(quick=True, tiny=True, smoke=False, seed=0, work=tmp_path))
+    await bench.starts(lambda start: [server_of(f"ours-{start}"), server_of(f"theirs-{start}")], measure)
+    assert seen == [
+        "ours-0 in round 0", "theirs-0 in round 0", "theirs-0 stops", "ours-0 stops",
+        "theirs-1 in round 1", "ours-1 in round 1", "ours-1 stops", "theirs-1 stops",
+    ]  # fmt: skip
+
+
+def server_of(name: str) -> Server:
+    return cast(Server, SimpleNamespace(name=name, pid=1))
