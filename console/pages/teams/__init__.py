@@ -5,7 +5,7 @@ A key is shown once, when it is created. A limit can be simulated on the ledger 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,26 +22,39 @@ if TYPE_CHECKING:  # a server without keys loads no database
     from tenants.limits.table import LimitTable
 
 T = TypeVar("T")
+MOST_GONE = 200
+"""Most revoked and expired keys in the table, the newest ones. None is ever deleted."""
 
 
 async def context(visit: Visit) -> Context:
     from tenants.limits.records import Kind, Mode
 
+    now = time.time()
     values: dict[str, object] = {
         "teams": [],
         "keys": [],
+        "more": 0,
         "limits": [],
-        "now": time.time(),
+        "now": now,
         "all_scopes": sorted(SCOPES),
     }
     values |= {"kinds": list(Kind), "modes": list(Mode), "whole": 1.0, "shares": visit.host.console.history.shares()}
     if not visit.host.key_settings.has_tables():
         return values
-    teams, keys = await _tables(visit, lambda tables: (tables.list_teams(), tables.list_keys()))
+    teams, (keys, more) = await _tables(visit, lambda tables: (tables.list_teams(), _newest(tables.list_keys(), now)))
     whole = sum(team.weight for team in teams if not team.archived) or 1.0
     limits = await _database(visit, lambda database: _limits(database).all())
-    newest = sorted(keys, key=lambda key: key.created, reverse=True)
-    return values | {"teams": teams, "keys": newest, "limits": limits, "whole": whole}
+    return values | {"teams": teams, "keys": keys, "more": more, "limits": limits, "whole": whole}
+
+
+def _newest(keys: "Iterable[Key]", now: float) -> "tuple[list[Key], int]":
+    """Return the keys for the table, newest first, and how many are left out."""
+    shown, gone = [], 0
+    for key in sorted(keys, key=lambda key: key.created, reverse=True):
+        gone += (is_gone := key.state(now) != "active")
+        if not is_gone or gone <= MOST_GONE:
+            shown.append(key)
+    return shown, max(0, gone - MOST_GONE)
 
 
 async def team(visit: Visit, body: Mapping[str, object]) -> Context:

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlencode
@@ -20,6 +21,11 @@ from registry.errors import EngineFailed
 from registry.state.database import State
 from runtime.residency.states import ModelState
 from tenants.caller import Scope
+from tenants.keys.records import KeyRequest
+from tenants.keys.secret import load_pepper
+from tenants.keys.table import KeyTable
+from tenants.storage.opening import open_tables
+from tests.fakes.clocks import Clock
 from tests.unit.console.conftest import HTML, Console, key, sign_in
 from tests.unit.console.fleets import FLEET
 
@@ -331,3 +337,24 @@ def test_times_to_come_are_not_in_the_past() -> None:
     assert ago(now - 3 * 86_400) == "3 days ago"
     assert ago(now + 3.5 * 86_400) == "3 days from now"
     assert ago(0.0) == "never"
+
+
+async def test_the_table_of_keys_leaves_out_old_ones_that_are_not_active(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a year, most of 20,000 keys are revoked, and none is ever deleted."""
+    monkeypatch.setattr("console.pages.teams.MOST_GONE", 2)
+    async with console() as displayed:
+        folder, now = displayed.gateway.gateway.services.settings.keys.data_dir, Clock(1e9)
+        with closing(open_tables(folder)) as database:
+            table = KeyTable(database, load_pepper(folder), now)
+            made = []
+            for number in range(8):
+                now.now += 1
+                made.append(table.create(KeyRequest("default", seconds=5.0 if number == 1 else None))[0].id)
+                if number in (2, 4, 5):
+                    table.revoke(made[-1])
+        page = await displayed.page("teams?part=rows")
+        visible = [id_ for id_ in made if id_ in page]
+        assert visible == [id_ for number, id_ in enumerate(made) if number not in (1, 2)]
+        assert "And 2 older ones that were revoked or have expired." in page
