@@ -49,12 +49,12 @@ async def context(visit: Visit) -> Context:
 
 def _newest(keys: "Iterable[Key]", now: float) -> "tuple[list[Key], int]":
     """Return the keys for the table, newest first, and how many are left out."""
-    shown, gone = [], 0
+    visible, gone = [], 0
     for key in sorted(keys, key=lambda key: key.created, reverse=True):
         gone += (is_gone := key.state(now) != "active")
         if not is_gone or gone <= MOST_GONE:
-            shown.append(key)
-    return shown, max(0, gone - MOST_GONE)
+            visible.append(key)
+    return visible, max(0, gone - MOST_GONE)
 
 
 async def team(visit: Visit, body: Mapping[str, object]) -> Context:
