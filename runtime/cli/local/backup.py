@@ -44,7 +44,7 @@ MERGED, RECIPES = "merged", "recipes"
 FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers")
 FILES = "files"
 UNFINISHED = {**dict.fromkeys(BY_DIGEST, "tmp-"), FILES: "incoming"}
-"""How names of unfinished parts begin, besides hidden ones."""
+"""Beginning of the names of unfinished parts. Others are hidden."""
 _TEXTS = ("lines", "batches", "outbox", "pieces", "files", "response_items", "responses")
 """Tables that contain texts of requests and answers, or depend on them."""
 PEPPER, MANIFEST = "pepper", "backup.json"
