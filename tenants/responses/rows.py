@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +49,10 @@ class _Item(msgspec.Struct):
 def output_items(answer: bytes) -> list[tuple[str, bytes]]:
     """Return key and JSON of each item in an answer's output that has an id."""
     items = []
-    try:
+    with suppress(*NOT_JSON):  # another server's answer in another format: its items cannot be named
         for item in msgspec.json.decode(answer, type=_Answer).output:
-            items.append((item_key(msgspec.json.decode(item, type=_Item).id), bytes(item)))
-    except NOT_JSON:  # another server's answer in another format: its items cannot be named
-        pass
+            with suppress(*NOT_JSON):  # an item without an id
+                items.append((item_key(msgspec.json.decode(item, type=_Item).id), bytes(item)))
     return items
 
 

@@ -45,6 +45,14 @@ def test_items_are_found_until_their_response_is_removed(database: Database, tab
     assert responses.items("search", ["msg_1"], 100) == {}
 
 
+def test_an_item_without_an_id_hides_no_later_one(database: Database, table: KeyTable, clock: Clock) -> None:
+    """Another server's answer may have such an item, for example a call of a function."""
+    table.create_team("search")
+    responses = ResponseTable(database, "server", 1 << 20, clock)
+    responses.put("first", "search", 1, b"", ANSWER % (b'{"type":"function_call","call_id":"call_1"},' + ITEM))
+    assert responses.items("search", ["msg_1"], 100) == {"msg_1": ITEM}
+
+
 def test_expired_responses_are_deleted_in_several_transactions(
     database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
