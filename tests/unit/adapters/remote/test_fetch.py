@@ -55,9 +55,9 @@ async def test_an_adapter_may_lie_in_a_package(tmp_path: Path) -> None:
     ("number", "words"),
     [(errno.ENOSPC, "is full, or cannot be written"), (errno.EACCES, r"cannot be used: no \(/data/store\)")],
 )
-def test_errors_of_the_disk_are_told_and_others_passed_on(number: int, words: str) -> None:
-    with pytest.raises(Unavailable, match=f"{words}. Nothing was registered") as told, disk_errors():
+def test_errors_of_the_disk_are_translated_and_others_passed_on(number: int, words: str) -> None:
+    with pytest.raises(Unavailable, match=f"{words}. Nothing was registered") as full, disk_errors():
         raise OSError(number, "no", "/data/store")
-    assert told.value.code == "disk_full"
+    assert full.value.code == "disk_full"
     with pytest.raises(OSError, match="other"), disk_errors():
         raise OSError(errno.EBADF, "other")
