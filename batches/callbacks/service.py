@@ -36,11 +36,11 @@ class CallbackService:
         return await self._store.read(lambda tables: tables.outbox.of(batch.id), batch.team)
 
     async def redeliver(self, batch: BatchRecord) -> Sequence[Delivery]:
-        """Send the events of a batch again. Raises FinalConflict if there are none."""
+        """Send the events of a batch again. Raises FinalConflict if there are none that can be sent now."""
         if not await self._store.write(lambda tables: tables.outbox.redeliver(batch.id, time.time())):
             raise FinalConflict(
-                f"Batch {quoted(batch.id)} has no event to send again: it had no callback_url and no webhook when it "
-                "ended, or it has not ended.",
+                f"Batch {quoted(batch.id)} has no event to send again: it has not ended, it had no callback_url and no "
+                "webhook when it ended, its webhook was deleted, or the event is being sent now.",
                 code="no_deliveries",
             )
         self.wake()
@@ -131,7 +131,7 @@ class CallbackService:
         try:
             event_id, now = f"evt_{secrets.token_hex(16)}", time.time()
             body = event_body(event_id, event, f"batch_{secrets.token_hex(16)}", now)
-            return await self._sender.send(webhook.url, event_id, body, webhook.secrets(now), now)
+            return await self._sender.send(webhook.url, event_id, body, webhook.secrets(now), now, team)
         finally:
             self._tests -= 1
 

@@ -15,9 +15,10 @@ from openai.types.webhooks import (
 )
 
 from batches.callbacks.deliverer import CallbackDeliverer
-from batches.callbacks.records import EVENTS
+from batches.callbacks.records import EVENTS, DeliveryOutcome
 from batches.callbacks.sender import CallbackSender
 from batches.records import BatchState
+from registry.names import DEFAULT_TEAM
 from tests.eventually import PATIENCE
 from tests.system.vendor.strict import faults
 from tests.unit.batches.callbacks.receiver import Receiver
@@ -80,6 +81,20 @@ async def test_a_test_event_is_delivered_at_once(inside: BatchServer) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await inside.client.webhooks.test(made.id, event_type="batch.failed")
     assert refused.value.code == "webhook_unreachable"
+
+
+async def test_a_test_event_takes_the_turn_of_its_team(inside: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of one team's URLs, which may resolve slowly, do not delay another team's."""
+    teams = []
+
+    async def send(_: CallbackSender, *arguments: Any) -> DeliveryOutcome:
+        teams.append(arguments[5])
+        return DeliveryOutcome(200)
+
+    monkeypatch.setattr(CallbackSender, "send", send)
+    made = await create(inside)
+    await inside.client.webhooks.test(made.id, event_type="batch.failed")
+    assert teams == [DEFAULT_TEAM]
 
 
 @pytest.mark.parametrize(
