@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -140,6 +141,20 @@ class Database:
                 raise Unavailable(
                     f"The server's state cannot be written to its disk: {error.strerror}.", code="disk_full"
                 ) from error
+
+    def pause(self) -> None:
+        """Let others write between transactions that delete many rows in turn. Raises Unavailable.
+
+        SQLite's log also becomes empty, unless another connection uses it now. Otherwise it would grow by all of them:
+        its commits copy the log, but while others write, they seldom reach its end, where the next one may begin again.
+        """
+        if self.is_sqlite:
+            with translate_errors(), closing(self.engine.raw_connection()) as connection:
+                cursor = connection.cursor()
+                cursor.execute("PRAGMA busy_timeout = 0")  # it would wait for readers while others wait for it
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+        time.sleep(PAUSE)
 
     def close(self) -> None:
         """Close the connections. Safe to call twice."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from registry.base.wording import nearest, quoted
 from registry.errors import Conflict, NotFound
 from registry.names import DEFAULT_TEAM
-from registry.storage.database import PAUSE, Database
+from registry.storage.database import Database
 from tenants.caller import Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry, TeamEntry
@@ -179,7 +179,7 @@ class KeyTable:
             with self._database.write() as connection:
                 if connection.execute(delete).rowcount < RESPONSES_AT_ONCE:
                     return
-            time.sleep(PAUSE)
+            self._database.pause()
 
     def _of_team(self, connection: sa.Connection, id_: str) -> Any:
         row = _find(connection, TEAMS, id_)

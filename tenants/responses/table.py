@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from registry.base.wording import quoted
 from registry.errors import BadRequest, QueueFull, TooLarge
-from registry.storage.database import PAUSE, Database
+from registry.storage.database import Database
 from tenants.responses.rows import SEND_ITSELF, STOPPED, StoredResponse, edit, item_key, output_items
 from tenants.storage.tables import RESPONSE_ITEMS, RESPONSES, TEAMS
 
@@ -132,7 +132,7 @@ class ResponseTable:
             total += count
             if count < EXPIRED_AT_ONCE:
                 return total
-            time.sleep(PAUSE)
+            self._database.pause()
 
     def is_lost(self, row: StoredResponse) -> bool:
         """Whether the row claims to be running on this server."""

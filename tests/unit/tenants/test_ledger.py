@@ -3,6 +3,7 @@
 import itertools
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from registry.errors import BadRequest, NotFound
 from registry.recipes.provider import SERVED
+from registry.storage import database as databases
 from registry.storage.database import PAUSE, Database
 from tenants.ledger import pruning, report
 from tenants.ledger.lookup import judge
@@ -72,8 +74,11 @@ def test_others_may_write_between_two_parts_of_a_deletion(
     ledger.write(several, [done(one) for one in several])
     newer = [entry(2 * HOUR) for _ in several]
     pauses: list[float] = []
+    log_sizes: list[int] = []
 
     def sleep(seconds: float) -> None:
+        if database.is_sqlite:
+            log_sizes.append(Path(f"{database.url.database}-wal").stat().st_size)
         ledger.write([newer[len(pauses)]], [])
         pauses.append(seconds)
 
@@ -81,6 +86,22 @@ def test_others_may_write_between_two_parts_of_a_deletion(
     assert list(pruning.prune(database, HOUR)) == [1, 2, 3]
     assert pauses == [PAUSE] * 3
     assert ledger.open_rows() == 3
+    assert set(log_sizes) <= {0}, "SQLite's log would grow by all parts"
+
+
+def test_a_pause_does_not_wait_for_readers_or_writers(database: Database) -> None:
+    ledger = LedgerTable(database, "server-1")
+    with database.read() as connection:
+        connection.execute(sa.text("SELECT count(*) FROM ledger")).all()
+        ledger.write([entry()], [])
+        database.pause()
+    with database.write() as connection:
+        connection.execute(sa.text("DELETE FROM ledger"))
+        database.pause()
+    if database.is_sqlite:
+        for _ in range(3):  # connections of the pool wait for others again
+            with database.write() as connection:
+                assert connection.execute(sa.text("PRAGMA busy_timeout")).scalar() == databases.BUSY_SECONDS * 1000
 
 
 def test_sums_agree_after_an_interrupted_deletion(
