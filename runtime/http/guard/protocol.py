@@ -16,11 +16,14 @@ this project uses are here, and tests/unit/guard/test_uvicorn_pin.py guards them
 | closed, with bytes left unread           | `LINGER`             | aborted                                 |
 | half closed by a client that still waits | the answer           | closed; see `_probe`                    |
 | half closed during or after a request    |                      | closed                                  |
+| closed, with pipelined requests that     | `MAX_PROBE_SECONDS`  | the same                                |
+|   stopped the reading                    |                      |                                         |
 """
 
 import asyncio
 import logging
 import secrets
+import select
 import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -183,6 +186,20 @@ class GuardedConnection(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._deadline = self.loop.call_later(pause, self._probe, min(2 * pause, MAX_PROBE_SECONDS))
 
+    def _look(self, pause: float) -> None:
+        """Probe once the client has closed its side, which nothing else notices while pipelined requests wait."""
+        self._deadline = None
+        if not self.pipeline or self.transport.is_closing():  # without others that wait, reading goes on
+            return
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket"), select.POLLRDHUP)
+        if not poll.poll(0):
+            self._deadline = self.loop.call_later(pause, self._look, min(2 * pause, MAX_PROBE_SECONDS))
+        elif self.scheme == "https":
+            self.transport.abort()
+        else:
+            self._probe(pause)
+
     def leave(self) -> None:
         """Close without an answer. Aborts after `LINGER`, since unread bytes would keep the connection open."""
         self._disarm()
@@ -244,6 +261,8 @@ class GuardedConnection(HttpToolsProtocol):
         self._disarm()
         self._bounds.idle.remove(self)
         super().on_headers_complete()
+        if self.pipeline:
+            self._deadline = self.loop.call_later(PROBE_SECONDS, self._look, PROBE_SECONDS)
         if self.cycle.scope["http_version"] == "1.0":
             _send_without_chunks(self.cycle)
         if not self.cycle.keep_alive:
@@ -285,8 +304,8 @@ class GuardedConnection(HttpToolsProtocol):
             self.flow.pause_reading()
         if not self._answered():
             return
+        self._disarm()
         if self.transport.is_closing():
-            self._disarm()
             if self._unsent is None:
                 self._unsent = self._cut_later()
             return

@@ -606,6 +606,32 @@ async def test_a_client_that_closes_its_connection_ends_the_work(
         assert len(server.gateway.links["chat"].requests) == 1
 
 
+async def test_a_client_that_closes_after_it_sent_another_request_ends_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading stops at that request, and with it the notice of the end."""
+    monkeypatch.setattr(protocol, "PROBE_SECONDS", 0.02)
+    async with served(tmp_path) as server:
+        chat = server.gateway.links["chat"]
+        chat.gate.clear()
+        wire = await server.connect()
+        connection = await only_connection(server)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await wire.send(REQUESTED)
+                while not chat.requests:
+                    await asyncio.sleep(0.01)
+                await wire.send(REQUESTED)
+                while not connection.pipeline:
+                    await asyncio.sleep(0.01)
+                wire.close()
+                while not server.gateway.released:
+                    await asyncio.sleep(0.01)
+            assert len(chat.requests) == 1
+        finally:
+            chat.gate.set()
+
+
 @pytest.mark.parametrize(
     ("codings", "status", "code"),
     [
