@@ -145,6 +145,7 @@ async def _begin(
     gateway.check_name(ModelRef(Task.CHAT, model if isinstance(model, str) else None), context)
     id_ = new_id()
     answer = msgspec.json.encode(begun(id_, request))
+    store.check_size(len(items) + len(answer))
     if not await store.put(id_, caller.team, items, answer, running=True):
         raise NotFound("This team stores no responses any more.", code="response_not_found")
     without_deadline = replace(context, first_by=None, preference=Preference(strict=context.preference.strict))

@@ -392,6 +392,8 @@ async def test_the_bytes_of_a_teams_responses_are_bounded(rig: Rig) -> None:
     assert (long.status_code, long.json()["error"]["code"]) == (413, "response_too_large")
     assert (await rig.respond(input="x" * 1400, store=False)).status_code == 200, "as the error advises"
     assert not (await rig.respond(input="x" * 1100)).json()["store"], "too large with its answer"
+    long = await rig.respond(background=True, input="x" * 1100)
+    assert (long.status_code, long.json()["error"]["code"]) == (413, "response_too_large")
     rig.gateway.links["chat"].gate.clear()
     running = [await rig.respond(background=True, input="x" * 300) for _ in range(3)]
     assert [one.status_code for one in running] == [200, 200, 429]
