@@ -561,6 +561,10 @@ class Placement:
         """Number of adapters in host memory, and its capacity."""
         return len(self._host), self._host.capacity
 
+    def used_digests(self) -> tuple[set[str], set[str]]:
+        """Return the digests of running and of waiting requests."""
+        return self._device.leased(), self._waiting.digests()
+
     def status(self, digest: str) -> AdapterStatus:
         counts = self._counts.get(digest, Counts())
         tier: Tier = "disk"

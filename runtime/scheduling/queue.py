@@ -138,6 +138,11 @@ class ModelQueue:
                                                 for s in all_), strict=True))  # fmt: skip
         return AdapterStatus(min((s.tier for s in all_), key=TIERS.index), any(s.pinned for s in all_), *sums)
 
+    def used_digests(self) -> tuple[set[str], set[str]]:
+        """Return the digests of running and of waiting requests, of all replicas."""
+        running, waiting = zip(*(replica.policy.used_digests() for replica in self.replicas), strict=True)
+        return set().union(*running), set().union(*waiting)
+
     def adapter_stats(self, digest: str) -> AdapterStats | None:
         """Return the statistics of the replica that used the adapter last; None if none has."""
         stats = [stat for replica in self.replicas if (stat := replica.effects.stats.get(digest)) is not None]

@@ -162,6 +162,10 @@ class WaitingRequests:
     def count(self, digest: str | None) -> int:
         return self._counts[digest]
 
+    def digests(self) -> set[str]:
+        """Return the digests of waiting requests."""
+        return {digest for digest in self._lanes if digest is not None}
+
     def count_above_batch(self, digests: Iterable[str | None], closed: frozenset[str]) -> int:
         """Count waiting requests of these digests in classes above batch, in pools that are not closed."""
         return sum(

@@ -230,6 +230,10 @@ class DeviceTier:
         place = self._placed.get(digest)
         return place.leases if place is not None else self._failed.get(digest, 0)
 
+    def leased(self) -> set[str]:
+        """Return the digests of running requests."""
+        return {digest for digest, place in self._placed.items() if place.leases}.union(self._failed)
+
     def used(self, digest: str, now: float) -> None:
         if digest in self._placed:
             self._placed[digest].last_use = now

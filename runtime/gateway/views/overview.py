@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from prometheus_client.samples import Sample
 from console.live import LiveView, MemoryUse, ModelPart, Ring, Stall, Stalls, StallState
 from console.state import Console
 from registry.recipes.definition import Tier
+from registry.records import Adapter
 from runtime.config.budgets import DeviceBudget
 from runtime.config.device import Device, machine_total, used_of
 from runtime.gateway.metrics import Metrics
@@ -239,18 +240,18 @@ class Overview:
             places = entry.recipe.memory.adapters.device
             if not places:
                 continue
-            queue = entry.queue
-            running, waiting = [], []
-            for adapter in self._names.everything.adapters(entry.id):
-                statuses = [queue.adapter_status(digest) for digest in {v.digest for v in adapter.versions}]
-                running += [adapter.key.label] if any(status.running for status in statuses) else []
-                waiting += [adapter.key.label] if any(status.waiting for status in statuses) else []
-            labels = (
-                f'max_lora="{places}",running_lora_adapters="{",".join(running)}",'
-                f'waiting_lora_adapters="{",".join(waiting)}"'
-            )
+            adapters = self._names.everything.adapters(entry.id)
+            running, waiting = (",".join(_names_of(adapters, used)) for used in entry.queue.used_digests())
+            labels = f'max_lora="{places}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
             lines.append(f"vllm:lora_requests_info{{{labels}}} {now}")
         return ("\n".join(lines) + "\n").encode() if len(lines) > 2 else b""
+
+
+def _names_of(adapters: Iterable[Adapter], digests: Set[str]) -> list[str]:
+    """Return the names of adapters that have a version with one of these digests."""
+    if not digests:
+        return []
+    return [one.key.label for one in adapters if any(version.digest in digests for version in one.versions)]
 
 
 def _samples(counter: Counter) -> list[Sample]:

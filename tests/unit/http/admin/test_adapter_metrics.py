@@ -10,6 +10,8 @@ from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe, Version
 from runtime.gateway.views import overview
 from runtime.gateway.views.facts import AdapterFacts
+from runtime.scheduling.placement import AdapterStatus
+from runtime.scheduling.queue import ModelQueue
 from tests.unit.http.fakes import FakeGateway, application
 
 CHAT = {
@@ -52,6 +54,27 @@ async def test_running_and_waiting_adapters_are_in_vllms_own_series(gateway: Fak
     assert 'roundhouse_adapter_tier{adapter="waits",model="chat",tier="disk"} 1.0' in text
     assert 'roundhouse_adapter_misses{adapter="runs",model="chat"} 1.0' in text
     assert 'roundhouse_adapter_waiting{adapter="waits",model="chat"} 1.0' in text
+
+
+async def test_metrics_look_at_each_adapter_once_and_not_at_each_version(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 2,000 adapters of 20 versions, each reading stopped all streams for a tenth of a second."""
+    digests = [f"sha256:{number:064x}" for number in range(20)]
+    key = AdapterKey("chat", "old")
+    versions = tuple(Version(key, n, digest, 0.0, 8, 100, "path", None) for n, digest in enumerate(digests, 1))
+    gateway.names.everything = Catalog(gateway.recipes, [Adapter(key, 0.0, False, versions[-1], versions)])
+    queue = gateway.queues["chat"]
+    queue.policy.enqueue("1", digests[0], 0.0)
+    known, calls = ModelQueue.adapter_status, list[str]()
+
+    def counted(queue: ModelQueue, digest: str) -> AdapterStatus:
+        calls.append(digest)
+        return known(queue, digest)
+
+    monkeypatch.setattr(ModelQueue, "adapter_status", counted)
+    assert 'running_lora_adapters="",waiting_lora_adapters="old"' in await scrape(gateway)
+    assert calls == [digests[-1]]
 
 
 async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
