@@ -152,8 +152,10 @@ class Database:
             with translate_errors(), closing(self.engine.raw_connection()) as connection:
                 cursor = connection.cursor()
                 cursor.execute("PRAGMA busy_timeout = 0")  # it would wait for readers while others wait for it
-                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+                try:
+                    cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                finally:  # the connection is used again
+                    cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
         time.sleep(PAUSE)
 
     def close(self) -> None:
