@@ -15,7 +15,7 @@ import yaml
 from launch.proposal.draft import DraftValue, put
 from registry.errors import Unavailable, Unfit
 from registry.recipes.definition import Recipe, Residency
-from registry.recipes.loading import faults_of, load_recipes
+from registry.recipes.loading import faults_of, load_recipes, parse_recipe
 from registry.storage.files import sync_folder, unusable, write_text
 
 WIDTH = 110
@@ -159,10 +159,15 @@ class RecipeStore:
         return file
 
     def text(self, recipe_id: str, version: int) -> str | None:
-        """Return a recipe's text as it was written, with its reasons."""
+        """Return a recipe's text as it was written, with its reasons.
+
+        None if it is unreadable or, as after a restore, has a path that is relative to the folder.
+        """
+        file = self.file_of(recipe_id, version)
         try:
-            return self.file_of(recipe_id, version).read_text(encoding="utf-8")
-        except OSError:
+            text = file.read_text(encoding="utf-8")
+            return text if [parse_recipe(text, file.name)] == list(load_recipes(file)) else None
+        except (OSError, UnicodeDecodeError, Unfit):
             return None
 
     def remove(self, recipe_id: str, versions: Iterable[int]) -> None:

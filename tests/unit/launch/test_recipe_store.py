@@ -9,6 +9,7 @@ from launch.recipe_store import RecipeStore, StoredRecipes, arrange, changed, pl
 from registry.catalog import Catalog
 from registry.errors import NotFound, Unavailable
 from registry.recipes.definition import Recipe
+from registry.recipes.fields import PathSource
 from registry.recipes.loading import parse_recipe
 
 
@@ -35,6 +36,18 @@ def test_a_stored_recipe_is_read_and_removed(tmp_path: Path) -> None:
     shelf.remove("org/Name:7b", [1])
     assert shelf.read().recipes == both[1:]
     assert (tmp_path / "recipes").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_text_with_a_path_from_its_folder_is_not_given_as_it_is(tmp_path: Path) -> None:
+    """It would mean another folder elsewhere, as in an export or a fleet."""
+    shelf = RecipeStore(tmp_path / "recipes")
+    file = keep(shelf, recipe("m").model_copy(update={"source": PathSource(path="../merged/m")}))
+    (found,) = shelf.read().recipes
+    assert isinstance(found.source, PathSource)
+    assert Path(found.source.path).resolve() == tmp_path / "merged" / "m"
+    assert shelf.text("m", 1) is None
+    file.write_bytes(b"caf\xe9")
+    assert shelf.text("m", 1) is None
 
 
 TEXT = """\

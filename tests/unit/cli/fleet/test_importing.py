@@ -1,12 +1,18 @@
 """`roundhouse fleet import` on a real PostgreSQL."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fleet.membership.members import schema_of
 from launch.recipe_store import RecipeStore, recipe_text
+from registry.recipes.fields import PathSource
+from registry.recipes.loading import parse_recipe
 from registry.state.database import State
+from registry.state.shared.opening import open_shared
+from registry.state.shared.recipes import read_recipes
 from tests.unit.cli.conftest import Run
 from tests.unit.registry.makers import KEY, new, recipe
 
@@ -32,6 +38,21 @@ def test_a_servers_names_are_imported_once(run: Run, postgres_url: str, tmp_path
     refused = run("fleet", "import", "--fleet", fleet, "--data-dir", str(other), "--database", postgres_url)
     assert refused.exit_code == 1
     assert "Nothing was imported" in refused.stderr
+
+
+def test_a_merged_model_of_a_restored_server_keeps_its_folder(run: Run, postgres_url: str, tmp_path: Path) -> None:
+    """A backup names it by a path from the folder of recipes, which other servers would read from elsewhere."""
+    with State(tmp_path):
+        store = RecipeStore(tmp_path / "recipes")
+    added = recipe("n", "rerank", source={"path": "../merged/n"})
+    store.write(added, recipe_text(added))
+    imported = run("fleet", "import", "--fleet", "merged", "--data-dir", str(tmp_path), "--database", postgres_url)
+    assert imported.exit_code == 0, imported.stderr
+    with closing((shared := open_shared(postgres_url, schema_of("merged"))).database), shared.database.read() as db:
+        (found,) = read_recipes(db)
+    source = parse_recipe(found.text, "n@1.yaml").source
+    assert isinstance(source, PathSource)
+    assert Path(source.path).resolve() == tmp_path / "merged" / "n"
 
 
 def test_a_recipe_that_cannot_be_read_is_named(run: Run, postgres_url: str, tmp_path: Path) -> None:
