@@ -123,7 +123,7 @@ REPLACED = (
         "tests/contract/vllm/test_media.py",
         takes="self request_type request engine",
         also="vllm.v1.engine.core_client:AsyncMPClient ADD mm_features mm_hash identifier parallel_config "
-        "data_parallel_size get_multimodal_config mm_processor_cache_gb",
+        "data_parallel_size has_coordinator get_multimodal_config mm_processor_cache_gb",
     ),
     VllmPatch(
         "vllm.multimodal.image:ALLOWED_IMAGE_FORMATS",

@@ -257,6 +257,14 @@ async def test_images_are_always_sent_where_no_cache_of_ours_fits(options: dict[
     assert [size >> 20 for size in wire.sizes] == [3, 3]
 
 
+async def test_one_of_several_engine_cores_of_a_dense_model_keeps_no_image() -> None:
+    """vLLM tells each that it is the only one, but they get each image every time."""
+    wire = Wire(cores=2)
+    wire.core.vllm_config, wire.core.has_coordinator = config(), True
+    wire.request(("a", 4 * MIB))
+    assert wire.core.roundhouse_media.find("a") is None
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_engine_core_has_every_image_that_is_left_out(seed: int) -> None:
     """With little room, images of all sizes, some larger than the room, and requests that are never sent."""

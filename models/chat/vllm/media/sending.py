@@ -133,7 +133,9 @@ def _media_of(owner: Any) -> MediaSet:
         import vllm.multimodal.cache.factories as factories
 
         config, room = owner.vllm_config, 0
-        if factories._get_cache_type(config) == "processor_only" and config.parallel_config.data_parallel_size == 1:
+        # vLLM tells each of several EngineCores of a dense model that it is the only one, but not its coordinator
+        has_others = config.parallel_config.data_parallel_size > 1 or getattr(owner, "has_coordinator", False)
+        if factories._get_cache_type(config) == "processor_only" and not has_others:
             room = int(config.model_config.get_multimodal_config().mm_processor_cache_gb * (1 << 30)) // SHARE
         media = owner.__dict__[_SET] = MediaSet(room)
     return media
