@@ -164,7 +164,8 @@ def _code(body: bytes) -> str:
         error = _error_body.decode(body).error
         if isinstance(error, dict):
             error_object = msgspec.convert(error, _ErrorObject)
-            return next((word for word in (error_object.code, error_object.type) if isinstance(word, str) and word), "")
+            words = (word for word in (error_object.code, error_object.type) if isinstance(word, str))
+            return next((word for word in words if word and "\0" not in word), "")  # PostgreSQL refuses NUL
     except NOT_JSON:
         pass
     return ""

@@ -28,8 +28,10 @@ from batches.storage.queries import is_open
 from batches.storage.tables import METADATA, VERSION_TABLE
 from batches.store import BatchTables
 from batches.work.forecast import RoomRate
+from batches.work.running import LineAttempt
 from registry.storage.database import Database
 from registry.storage.migration import newest, revision
+from tenants.caller import Caller
 from tests.unit.batches.conftest import BATCH, FILE
 
 Start = Callable[..., BatchRecord]
@@ -263,6 +265,16 @@ def test_epochs_of_other_servers_stay_open(database: Database, tables: BatchTabl
     with database.read() as connection:
         assert not is_open(connection, other)
         assert not is_open(connection, mine)
+
+
+async def test_an_error_code_with_a_nul_is_left_out(tables: BatchTables, start: Start) -> None:
+    """A provider may send one. PostgreSQL refuses it, and the ledger would retry the transaction for ever."""
+    batch, (epoch, _) = start("m"), tables.runners.open()
+    [line] = tables.lines.claim(epoch, batch.id, "m", 1, 12.0)
+    attempt = LineAttempt(batch, line, epoch, Caller("search"), "req-1", lambda: 12.0)
+    attempt.answer(400, b'{"error": {"code": "a\\u0000b", "type": "invalid_request_error"}}')
+    assert tables.lines.end(epoch, line, attempt.change(), 12.0)
+    assert tables.lines.failures(batch.id) == {"invalid_request_error": 1}
 
 
 def test_a_cancelled_batch_keeps_what_has_ended(tables: BatchTables, start: Start) -> None:
