@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from registry.errors import BadRequest, TooLarge
+from registry.errors import BadRequest, QueueFull, TooLarge
 from registry.storage.database import PAUSE, Database
 from tenants.keys import table as key_table
 from tenants.keys.table import KeyTable
@@ -81,6 +81,33 @@ def test_expired_responses_are_deleted_in_several_transactions(
     assert deleted == [2, 2, 2, 2, 0]
     assert pauses == [PAUSE] * 3, "others may write in between"
     assert responses.get("search", "new") is not None
+
+
+def test_room_is_made_without_reading_all_of_a_teams_rows(
+    database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses_table, "EVICTED_AT_ONCE", 2)
+    table.create_team("search")
+    size = len(ANSWER % ITEM) + len(ITEM)
+    responses = ResponseTable(database, "server", 7 * size, clock)
+    responses.put("running", "search", 1, b"", b"{}", running=True)
+    for number in range(6):
+        clock.now += 1
+        responses.put(f"{number}", "search", 1, b"", ANSWER % ITEM)
+    queries: list[str] = []
+
+    def watch(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "responses.bytes" in statement and "ORDER BY" in statement:
+            queries.append(statement)
+
+    sa.event.listen(database.engine, "before_cursor_execute", watch)
+    clock.now += 1
+    assert responses.put("large", "search", 1, b"x" * (4 * size), ANSWER % ITEM)
+    assert len(queries) == 3, "five were removed, two at a time"
+    assert [id_ for id_ in map(str, range(6)) if responses.get("search", id_)] == ["5"]
+    with pytest.raises(QueueFull, match="running responses leave no room"):
+        responses.put("too large", "search", 1, b"x" * 7 * size, b"{}")
+    assert responses.get("search", "large") is not None, "nothing is removed if that is not enough"
 
 
 @pytest.mark.parametrize("change", ["archive", "edit"])
