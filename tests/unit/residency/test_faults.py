@@ -507,6 +507,22 @@ async def test_a_model_that_dies_while_it_is_unloaded_by_hand_stays_away(world: 
     assert (world.state("a"), world.manager.entries["a"].requested_since) == (ModelState.FAILED, None)
 
 
+async def test_a_model_that_died_before_stays_away_too_if_it_dies_while_it_leaves(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.residency.entry.BACKOFF_SECONDS", (0.0,))
+    entry = world.manager.get("a")
+    entry.fail(EngineFailed("It died."))
+    async with in_use(world, "a"):
+        unloading = asyncio.create_task(world.manager.unload(entry))
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0)
+        await world.pool.links[0].crash()
+    await asyncio.wait_for(unloading, 200)
+    await asyncio.sleep(0.01)  # longer than the pause before a reload
+    assert (len(entry.failures), entry.state, entry.requested_since) == (2, ModelState.FAILED, None)
+
+
 async def test_a_model_that_dies_while_it_leaves_comes_back_for_a_request(world: World) -> None:
     async with in_use(world, "a"):
         unloading = asyncio.create_task(world.manager.unload(world.manager.get("a")))

@@ -49,6 +49,67 @@ async def test_the_least_recently_used_model_is_evicted(world: World) -> None:
     assert world.state("b") is ModelState.ABSENT
 
 
+async def test_later_requests_leave_a_model_its_place_in_the_line(world: World) -> None:
+    entry = world.manager.entries["c"]
+    async with in_use(world, "a"), in_use(world, "b"):
+        first = asyncio.create_task(world.ask("c"))
+        while (since := entry.requested_since) is None:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(world.ask("c"))
+        while world.queues["c"].waiting < 2:
+            await asyncio.sleep(0)
+        assert entry.requested_since == since
+    assert await asyncio.gather(first, second)
+
+
+async def test_an_evicted_model_has_no_adapter_in_a_place(world: World) -> None:
+    entry, queue = world.manager.entries["a"], world.queues["a"]
+    places = {"memory": {"adapters": {"device": 1, "host": 1}}}
+    entry.recipe = Recipe.model_validate({**recipe("a").model_dump(mode="json"), **places})
+    queue.change(entry.recipe)
+    await world.ask("a")
+    async with await queue.acquire(AdapterRef(digest="d", path="d", rank=8, bytes=1)):
+        while queue.adapter_status("d").tier != "device":
+            await asyncio.sleep(0.001)
+    for name in "bc":
+        await world.ask(name)
+    assert world.state("a") is ModelState.ABSENT
+    assert queue.adapter_status("d").tier == "disk"
+
+
+async def test_the_least_recently_used_unpinned_sleeper_on_the_devices_ends_for_room(tmp_path: Path) -> None:
+    world = World(tmp_path, "abcd", budget=200, parts=2)
+    a, b, c, d = world.manager.entries.values()
+    for entry, device, used in ((a, "cpu:0", 1.0), (b, "cpu:1", 2.0), (c, "cpu:0", 3.0)):
+        entry.state, entry.devices, entry.last_used, entry.bytes = ModelState.ASLEEP, (device,), used, 5
+    a.pinned = True
+    d.state, d.devices = ModelState.LOADING, ("cpu:0",)
+    assert world.manager.loader._sleeper_to_end(d) is c
+    a.bytes = c.bytes = 0  # so that only host memory may be missing
+    assert world.manager.loader._sleeper_to_end(d) is b
+    b.pinned = c.pinned = True
+    assert world.manager.loader._sleeper_to_end(d) is None
+
+
+async def test_a_copy_waits_for_host_memory_of_models_that_leave(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab", host_budget=100)
+    leaving, sleeper = world.manager.entries.values()
+    table, has_room = world.manager.table, world.manager.drainer._host_has_room
+    leaving.host_bytes = sleeper.host_bytes = 50
+    for state, falls_asleep in ((ModelState.READY, False), (ModelState.DRAINING, True)):
+        leaving.state, leaving.falling_asleep = state, falls_asleep
+        assert await has_room(sleeper, 50)
+        assert not await has_room(sleeper, 51)
+    for state in (ModelState.DRAINING, ModelState.UNLOADING):
+        leaving.state, leaving.falling_asleep, leaving.host_bytes = state, False, 50
+        waiting = asyncio.create_task(has_room(sleeper, 51))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        leaving.host_bytes = 0
+        table.note_change()
+        assert await waiting
+
+
 async def test_a_slot_is_added_before_a_model_is_evicted_for_one(tmp_path: Path) -> None:
     """The load begins once the slot has been added."""
     world = World(tmp_path, "abc", budget=1000)

@@ -75,6 +75,7 @@ async def test_a_model_that_woke_wrong_is_loaded_again_before_it_answers(world: 
     assert world.pool.engines[0].answered == [("call", "a")], "only before its sleep"
     assert world.witness.events[-3:] == ["slept b", "wake failed a", "loaded a"]
     assert world.manager.entries["a"].asleep is None
+    assert [link.ended for link in world.pool.links] == [1, 0, 0], "it no longer holds memory"
 
 
 async def test_a_model_that_dies_while_waking_is_loaded_again(world: World) -> None:

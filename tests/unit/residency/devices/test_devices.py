@@ -163,6 +163,27 @@ async def test_models_of_a_lost_device_are_loaded_on_another(tmp_path: Path) -> 
         await world.pool.close()
 
 
+async def test_a_model_that_waits_is_loaded_on_a_device_that_returns(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab", budget=200, parts=2)
+    world.manager.patience = 1000.0
+    table, memory = world.manager.table, HostMemory()
+    async with asyncio.timeout(200), in_use(world, "a"):
+        (lost,) = set(table.memories) - set(world.manager.entries["a"].devices)
+        memory.lost = "GPU is lost"
+        table.memories = {**table.memories, lost: memory}
+        await world.manager.watcher.look_at_devices()
+        waiting = asyncio.create_task(world.ask("b"))
+        while (entry := world.manager.entries["b"]).requested_since is None:
+            await asyncio.sleep(0)
+        assert entry.state is ModelState.ABSENT
+        memory.lost = ""
+        await world.manager.watcher.look_at_devices()
+        assert await waiting
+        assert entry.devices == (lost,)
+    await world.manager.close()
+    await world.pool.close()
+
+
 async def test_an_engine_that_cannot_be_ended_on_a_lost_device_delays_no_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
