@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -172,11 +173,17 @@ def _answered(message: OllamaMessage, open_: _Open) -> str:
 
 
 def _content(message: OllamaMessage) -> str | list[dict[str, Any]]:
+    """Put each image where the text has the next `[img]`, and the others before the text, as Ollama does."""
     text = message.content or ""
     if not message.images:
         return text
-    images = [{"type": "image_url", "image_url": {"url": _url(image)}} for image in message.images]
-    return [{"type": "text", "text": text}, *images] if text else images
+    images: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": _url(image)}} for image in message.images
+    ]
+    texts = [{"type": "text", "text": part} for part in text.split("[img]", len(images))]
+    marks = len(texts) - 1
+    parts = [*images[marks:], texts[0], *chain.from_iterable(zip(images[:marks], texts[1:], strict=True))]
+    return [part for part in parts if part.get("text") != ""]
 
 
 def _url(image: str) -> str:

@@ -188,6 +188,25 @@ def test_line_breaks_in_the_base64_of_an_image_are_read_over_as_in_ollama() -> N
     assert message["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("see", [0, 1, "see"]),
+        ("first [img], then [img].", ["first ", 0, ", then ", 1, "."]),
+        ("this: [img]", [1, "this: ", 0]),
+        ("[img][img] and [img]", [0, 1, " and [img]"]),
+        ("", [0, 1]),
+    ],
+)
+def test_images_precede_the_text_unless_it_says_where_they_are(text: str, parts: list[str | int]) -> None:
+    """As in `chatPrompt` of Ollama's server/prompt.go."""
+    message = OllamaMessage(role="user", content=text, images=["AAAA", "BBBB"])
+    (translated,) = chat(OllamaChatBody(model="chat", messages=[message]))["messages"]
+    urls = ["data:image/png;base64,AAAA", "data:image/png;base64,BBBB"]
+    got = [part.get("text") or urls.index(part["image_url"]["url"]) for part in translated["content"]]
+    assert got == parts
+
+
 async def test_messages_are_translated_for_vllm(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, delta(content="a", finish="stop"))
@@ -200,8 +219,8 @@ async def test_messages_are_translated_for_vllm(tmp_path: Path) -> None:
     assert (await post(gateway, "/api/chat", {"model": "chat", "messages": stated})).status_code == 200
     user, assistant, one, two = sent(gateway)["messages"]
     assert user["content"] == [
-        {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+        {"type": "text", "text": "look"},
     ]
     assert assistant["reasoning"] == "hm"
     assert [each["id"] for each in assistant["tool_calls"]] == ["call_1_0", "own"]
