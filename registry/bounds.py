@@ -12,7 +12,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNFIT, SOUND, ROUTER = "422 `unfit_adapter`", "400 `invalid_audio`", "422 `bad_router`"
 TUNABLE = (
-    "json_values", "messages", "image_pixels", "answers", "tools", "grammar_bytes", "choices", "properties",
+    "json_values", "messages", "media_bytes", "answers", "tools", "grammar_bytes", "choices", "properties",
     "enum_entries", "compile_seconds", "grammar_cache", "upload_seconds", "inputs", "documents", "unpacked_bytes",
     "adapter_bytes", "adapter_check_seconds", "adapter_download_seconds", "adapter_versions", "combine_seconds",
     "recipe_versions", "router_versions", "routers_bytes", "responses_bytes", "viewers",
@@ -81,11 +81,13 @@ class Bounds(BaseModel):
         256, "parts of one message's content", ENTRIES, "vLLM reports 34 faults of an invalid part, on that loop"
     )
     parts_all: int = _bound(4096, "parts of all contents", ENTRIES, "30 us each, on that loop")
-    image_pixels: int = _bound(
-        1 << 26,
-        "pixels of all images in a request to a model that reads images",
-        "400 `images_too_large`",
-        "five large photos; a PNG of 10 KB may hold as many, and each takes 3 bytes as an image and 12 as an input",
+    media_bytes: ByteSize = _bound(
+        256 * MIB,
+        "bytes of all images, sounds and videos of a request: of their files, and 3 per pixel of an image or of a "
+        "frame that is read, 4 per sample of a sound",
+        "400 `media_too_large`",
+        "six large photos, 20 minutes of sound or 40 frames of 1920 x 1080; a file of 10 KB may hold as much, and an "
+        "image takes four times as much as an input",
     )
     stops: int = _bound(64, "`stop`, `stop_sequences`", ENTRIES, "OpenAI takes 4; all output is searched for each")
     answers: int = _bound(

@@ -317,7 +317,9 @@ class VllmEngine:
         strict = self._strict or call.strict
         given_tools = allowed_tools.restrict(request)
         not_stored = "" if strict else request.drop_store()
-        left_out = await self._check(call, request, adapters, strict=strict)
+        left_out = self._check(call, request, adapters, strict=strict)
+        reads_media = self._engine.model_config.is_multimodal_model
+        budget = media.budget(request, self._bounds) if reads_media else None
         echoed = schemas.echo(request)
         client = client_tools.translate(request, given_tools)
         own = adapters.template(call.served)
@@ -326,10 +328,12 @@ class VllmEngine:
         locate = partial(errors.locate, request)
         admission = GrammarAdmission(self._checker, locate, arrival, call.team, only_counts=only_counts)
         await admission.check_tags(request)
+        self._ready()  # it may have been closed in the meantime
         context = contextvars.copy_context()
         context.run(METER.set, meter)
         context.run(ADMISSION.set, admission)
         context.run(TEMPLATE.set, own)
+        context.run(media.BUDGET.set, budget)
         rename = Renamer(call.served, call.display_name)
 
         def fault() -> BadRequest | None:
@@ -386,7 +390,7 @@ class VllmEngine:
             headers[PRIORITY] = str(call.priority)
         return headers | (call.trace if self._traces else {})
 
-    async def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters, *, strict: bool) -> str:
+    def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters, *, strict: bool) -> str:
         """Check a request. Returns a warning about fields that were left out; '' if there were none."""
         if request.path not in PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
@@ -398,9 +402,6 @@ class VllmEngine:
         if request.path == CHAT:
             turns.check(request)
         limits.check(request, context, self._bounds)
-        if not text_only:
-            await media.check_aside(request, self._bounds)
-            self._ready()  # it may have been closed in the meantime
         if request.path == "/detokenize":
             limits.check_tokens(request, max(self._engine.get_tokenizer().max_token_id, config.get_vocab_size() - 1))
         base = call.adapter is None

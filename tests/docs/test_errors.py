@@ -81,7 +81,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (400, "grammar_too_slow"): "contract/chat_engine/test_grammars.py",
     (400, "invalid_grammar"): "system/surfaces/test_chat.py",
     (400, "invalid_http"): "unit/guard/test_connections.py",
-    (400, "images_too_large"): "unit/models/chat/requests/test_media.py",
+    (400, "media_too_large"): "unit/models/chat/requests/test_media.py",
     (400, "template_too_slow"): "unit/models/chat/requests/test_rendering.py",
     (400, "too_many_entries"): "contract/chat_engine/test_grammars.py",
     (400, "unsupported_endpoint"): "unit/providers/test_responses.py",

@@ -43,6 +43,13 @@ class KnownTokens:
 ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admission", default=None)
 
 
+def refusal(error: RoundhouseError) -> Exception:
+    """Refuse the current call. Returns the error to raise, for which vLLM answers 400, which is not passed on."""
+    if (admission := ADMISSION.get()) is not None:
+        admission.refuse(error)
+    return grammars.refused()
+
+
 class GrammarAdmission:
     """One call's admission to the engine: whether it has entered, and why it was refused."""
 
@@ -158,14 +165,11 @@ def guard_engine(engine: Any) -> None:
     add_request, known = engine.add_request, KnownTokens(engine)
 
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:
-        admission = ADMISSION.get()
         try:
             known.check(prompt, params)
         except BadRequest as error:
-            if admission is not None:
-                admission.refuse(error)
-            raise grammars.refused() from None
-        if admission is not None:
+            raise refusal(error) from None
+        if (admission := ADMISSION.get()) is not None:
             admission.count(prompt)
             admission.tokens = getattr(params, "max_tokens", None)
             await admission.admit(getattr(params, "structured_outputs", None))

@@ -19,10 +19,9 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from models.chat.grammars.admission import ADMISSION
+from models.chat.grammars.admission import refusal
 from models.chat.requests import sandbox
 from models.chat.requests.rendering import TemplateThreads
-from models.chat.vllm import grammars
 from models.chat.vllm.whole_answers import whole_answers
 from models.messages import THINK
 from registry.errors import BadRequest
@@ -89,9 +88,7 @@ async def _rendered(threads: TemplateThreads, template: str, work: Callable[[], 
     try:
         return await threads.render(template, work)
     except BadRequest as error:
-        if (admission := ADMISSION.get()) is not None:
-            admission.refuse(error)
-        raise grammars.refused() from None
+        raise refusal(error) from None
 
 
 class BrokenStream(Exception):

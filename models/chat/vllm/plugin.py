@@ -104,6 +104,12 @@ def _patch_all() -> None:
     import vllm.lora.model_manager as model_manager
     import vllm.multimodal.cache.factories as factories
     import vllm.multimodal.image as image
+    import vllm.multimodal.media.audio as media_audio
+    import vllm.multimodal.media.connector as connector
+    import vllm.multimodal.media.image as media_image
+    import vllm.multimodal.video as video
+    import vllm.multimodal.video_decoders.base as decoders
+    import vllm.multimodal.video_decoders.opencv as opencv
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
@@ -117,7 +123,7 @@ def _patch_all() -> None:
     from models.chat.vllm import core, grammars
     from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
-    from models.chat.vllm.media import reading, sending
+    from models.chat.vllm.media import decoding, reading, sending
     from models.chat.vllm.steps import batch_share
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
@@ -128,6 +134,7 @@ def _patch_all() -> None:
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)
     reading.patch(factories, image, BaseRenderer)
+    decoding.patch(connector, media_image, media_audio, video, (decoders, opencv))
     sending.patch(AsyncMPClient, EngineCore)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))

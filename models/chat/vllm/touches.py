@@ -18,6 +18,7 @@ ENGINE, ANSWERS = "tests/contract/chat_engine/test_adapters.py", "tests/contract
 GRAMMARS, SLEEP = "tests/contract/chat_engine/test_grammars.py", "tests/contract/test_sleep_gpu.py"
 COUNTING, NUMBERS = "tests/contract/chat_engine/test_counting.py", "tests/contract/chat_engine/test_numbers.py"
 WHOLE, BYTES = "tests/contract/vllm/answers/test_whole.py", "tests/contract/vllm/answers/test_token_bytes.py"
+MEDIA = "tests/contract/vllm/test_media.py"
 BATCH = "tests/contract/vllm/steps/test_batch_share.py"
 PLUGIN, PREWARM = "tests/contract/vllm/test_plugin.py", "tests/contract/vllm/test_prewarm.py"
 TENSOR = "tests/system/residency/test_tensor.py"
@@ -112,7 +113,7 @@ REPLACED = (
         "vllm.multimodal.cache.factories:_get_cache_type",
         "a request does not fail because an earlier one with the same image never reached EngineCore",
         "an upstream cache that knows what EngineCore has",
-        "tests/contract/vllm/test_media.py",
+        MEDIA,
         takes="vllm_config",
         also="vllm.multimodal.cache.factories",
     ),
@@ -120,23 +121,77 @@ REPLACED = (
         "vllm.v1.engine.core_client:AsyncMPClient._send_input",
         "an image that EngineCore has for certain is not sent again: 36 MB for one of 6 megapixels",
         "an upstream cache that knows what EngineCore has",
-        "tests/contract/vllm/test_media.py",
+        MEDIA,
         takes="self request_type request engine",
         also="vllm.v1.engine.core_client:AsyncMPClient ADD mm_features mm_hash identifier parallel_config "
         "data_parallel_size has_coordinator get_multimodal_config mm_processor_cache_gb",
     ),
     VllmPatch(
         "vllm.multimodal.image:ALLOWED_IMAGE_FORMATS",
-        "images are opened in the formats, and in the order, in which their pixels were counted before",
-        "an upstream bound on the pixels of all images of a request",
-        "tests/contract/vllm/test_media.py",
+        "an image is not larger than it seems: no formats that hold others, or are decoded when opened",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
         also="vllm.multimodal.image",
+    ),
+    VllmPatch(
+        "vllm.multimodal.media.connector:MediaConnector.load_from_url_async",
+        "an unreadable file, or one too many, is a 400 that names the field, and a request takes few media threads",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
+        takes="self url media_io",
+        also="vllm.multimodal.media.connector",
+    ),
+    VllmPatch(
+        "vllm.multimodal.media.connector:global_thread_pool",
+        "the thread that decodes knows the request",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
+        also="submit",
+    ),
+    VllmPatch(
+        "vllm.multimodal.media.image:open_image",
+        "counts an image's pixels before it is decoded",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
+        takes="fp",
+        also="vllm.multimodal.media.image width height",
+    ),
+    VllmPatch(
+        "vllm.multimodal.media.audio:load_audio",
+        "counts a sound's samples while it is decoded; opens no other files; mixes channels, whatever is installed",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
+        takes="path",
+        also="vllm.multimodal.media.audio",
+    ),
+    VllmPatch(
+        "vllm.multimodal.video:decode_video",
+        "counts the frames of a video that are to be read before they are decoded",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
+        takes="backend loader_cls data",
+        also="vllm.multimodal.video total_frames_num",
+    ),
+    VllmPatch(
+        "vllm.multimodal.video:VideoLoader.compute_frames_index_to_sample",
+        "tells which frames of a video are to be read",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
+        takes="source target",
+    ),
+    VllmPatch(
+        "vllm.multimodal.video_decoders.base:check_frame_pixel_limit",
+        "tells the size of a video's frames",
+        "an upstream bound on the memory of all media of a request",
+        MEDIA,
+        takes="width height",
+        also="vllm.multimodal.video_decoders.base vllm.multimodal.video_decoders.opencv",
     ),
     VllmPatch(
         "vllm.renderers.base:BaseRenderer._process_tokens_async",
         "caches an image by its content and its team's salt, not by a name that any client may choose",
         "an upstream key of media that includes the salt, and an option to ignore a client's names of them",
-        "tests/contract/vllm/test_media.py",
+        MEDIA,
         takes="self prompt",
         also="vllm.renderers.base:BaseRenderer",
     ),

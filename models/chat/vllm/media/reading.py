@@ -1,4 +1,4 @@
-"""Read images in the formats whose pixels were counted, and cache media under keys of their content and team.
+"""Read images in formats that tell their size, and cache media under keys of their content and team.
 
 The slot keeps the processed media, not EngineCore: see `sending`.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.chat.requests.media import FORMATS
+NESTED = ("BLP", "ICNS", "ICO", "IPTC")
+"""Formats that are not read: an image of any size may be inside one that seems small, or is decoded when opened."""
 
 
 def patch(factories: Any, image: Any, renderer: Any) -> None:
-    """Cache processed media in the slot, under keys of ours, and open images in `FORMATS` only.
+    """Cache processed media in the slot, under keys of ours, and open no images in formats of `NESTED`.
 
     factories, image: the modules of vllm.multimodal. renderer: vLLM's class that processes media.
     """
@@ -25,7 +26,7 @@ def patch(factories: Any, image: Any, renderer: Any) -> None:
         return await stock_process(self, keyed(prompt) if prompt.get("multi_modal_data") else prompt, **options)
 
     factories._get_cache_type = cache_type
-    image.ALLOWED_IMAGE_FORMATS = FORMATS
+    image.ALLOWED_IMAGE_FORMATS = tuple(form for form in image.ALLOWED_IMAGE_FORMATS if form not in NESTED)
     renderer._process_tokens_async = process_tokens_async
 
 

@@ -5,50 +5,26 @@ request. But it may have been refused after its images were processed, its clien
 for its adapter. The later request would fail, also that of another client. To send it each time takes 0.6 ms for an
 image of 0.8 megapixels (5 MB), 3 ms for 3 (19 MB), and 8 to 18 ms for 6 (36 MB).
 
-So the slot keeps the processed media, and leaves one out of a request only if EngineCore has it for certain. Both keep
-a `MediaSet`. The slot uses its own when it hands a request to the socket, which loses and reorders nothing; EngineCore
-when it receives the request, before it may refuse it. Both see the same media in the same order, so the sets are equal.
+So the slot keeps the processed media, and leaves one out of a request only if EngineCore has it for certain. Both note
+the media that were used last, as many as fit in the same room. The slot does so when it hands a request to the socket,
+which loses and reorders nothing; EngineCore when it receives the request, before it may refuse it. After a request that
+could not be sent, the slot forgets all. What it notes from then on, EngineCore has as well: it gets the same requests.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from typing import Any
+
+from cachetools import LRUCache
 
 log = logging.getLogger("roundhouse.chat")
 SHARE = 4
 """EngineCore keeps media up to this part of what the slot keeps: `mm_processor_cache_gb`."""
 LEAST_BYTES = 1 << 16
-"""Bytes counted for an item beside its tensors, so that a set has few enough items to be copied in 0.1 ms."""
-
-
-class MediaSet:
-    """Media by key, as many as fit, of which those that were used last stay. Bytes are those of their tensors."""
-
-    def __init__(self, room: int) -> None:
-        self._room = self._left = room
-        self._items: dict[str, tuple[int, Any]] = {}
-
-    def copy(self) -> MediaSet:
-        other = MediaSet(self._room)
-        other._left, other._items = self._left, dict(self._items)
-        return other
-
-    def find(self, key: str) -> tuple[int, Any] | None:
-        """Return the size and value of an item; None if it is not here."""
-        return self._items.get(key)
-
-    def use(self, key: str, size: int, value: Any) -> None:
-        """Add an item, or move it to the end. Drops others if there is no room, and leaves out one that never fits."""
-        self._left += self._items.pop(key, (0, None))[0]
-        if size > self._room:
-            return
-        while self._left < size:
-            first = next(iter(self._items))
-            self._left += self._items.pop(first)[0]
-        self._items[key] = size, value
-        self._left -= size
+"""Bytes counted for an item beside its tensors, so that there are never too many items."""
 
 
 def size_of(item: Any) -> int:
@@ -65,27 +41,30 @@ def size_of(item: Any) -> int:
     return total
 
 
-def unsent(features: list[Any], known: MediaSet) -> list[Any]:
+def unsent(features: list[Any], known: LRUCache[str, int]) -> list[Any]:
     """Return a request's media without the data that EngineCore has, and note in `known` what it will have."""
     left = []
     for feature in features:
         key = feature.mm_hash or feature.identifier
-        found = known.find(key)
-        known.use(key, size_of(feature.data) if found is None else found[0], None)
-        left.append(feature if found is None else dataclasses.replace(feature, data=None))
+        if known.get(key) is not None:
+            left.append(dataclasses.replace(feature, data=None))
+            continue
+        left.append(feature)
+        if (size := size_of(feature.data)) <= known.maxsize:
+            known[key] = size
     return left
 
 
-def complete(features: list[Any], stored: MediaSet) -> None:
+def complete(features: list[Any], stored: LRUCache[str, Any]) -> None:
     """Fill in the data that were left out, and note the others. Raises LookupError for unknown ones."""
     for feature in features:
         key = feature.mm_hash or feature.identifier
         if feature.data is None:
-            found = stored.find(key)
-            if found is None:
+            feature.data = stored.get(key)
+            if feature.data is None:
                 raise LookupError(f"the data of {key} were never sent")
-            feature.data = found[1]
-        stored.use(key, size_of(feature.data), feature.data)
+        elif size_of(feature.data) <= stored.maxsize:
+            stored[key] = feature.data
 
 
 def patch(client: Any, core: Any) -> None:
@@ -98,22 +77,22 @@ def patch(client: Any, core: Any) -> None:
         features = request.mm_features if kind == EngineCoreRequestType.ADD else None
         if not features:
             return stock_send(self, kind, request, engine)
-        before = _media_of(self)
-        known = before.copy()
-        request.mm_features = unsent(features, known)
+        request.mm_features = unsent(features, _media_of(self, int))
+        sent = None
         try:
             sent = stock_send(self, kind, request, engine)
         finally:
             request.mm_features = features  # of which vLLM makes the next request, if several answers are wanted
+            if sent is None or (sent.done() and sent.exception() is not None):
+                del self.__dict__[_SET]
         if not sent.done():  # it may be cancelled before it is sent: never with vLLM's sockets, which are unbounded
             log.warning("media are sent with each request from now on, as the socket does not take them at once")
-            known = MediaSet(0)
-        self.__dict__[_SET] = known if not sent.done() or sent.exception() is None else before
+            self.__dict__[_SET] = LRUCache(0)
         return sent
 
     def preprocess_add_request(self: Any, request: Any) -> Any:
         if request.mm_features:
-            complete(request.mm_features, _media_of(self))
+            complete(request.mm_features, _media_of(self, size_of))
         return stock_preprocess(self, request)
 
     client._send_input = send_input
@@ -123,12 +102,12 @@ def patch(client: Any, core: Any) -> None:
 _SET = "roundhouse_media"
 
 
-def _media_of(owner: Any) -> MediaSet:
-    """Return the set of a client or an EngineCore, made at its first use: the same room in both.
+def _media_of(owner: Any, size_of_value: Callable[[Any], int]) -> LRUCache[str, Any]:
+    """Return the media that a client or an EngineCore has noted; none at its first use. Both have the same room.
 
-    It has no room with several EngineCores, or with a cache in shared memory, whose items must arrive each time.
+    There is no room with several EngineCores, or with a cache in shared memory, whose items must arrive each time.
     """
-    media: MediaSet | None = owner.__dict__.get(_SET)
+    media: LRUCache[str, Any] | None = owner.__dict__.get(_SET)
     if media is None:
         import vllm.multimodal.cache.factories as factories
 
@@ -137,5 +116,5 @@ def _media_of(owner: Any) -> MediaSet:
         has_others = config.parallel_config.data_parallel_size > 1 or getattr(owner, "has_coordinator", False)
         if factories._get_cache_type(config) == "processor_only" and not has_others:
             room = int(config.model_config.get_multimodal_config().mm_processor_cache_gb * (1 << 30)) // SHARE
-        media = owner.__dict__[_SET] = MediaSet(room)
+        media = owner.__dict__[_SET] = LRUCache(room, size_of_value)
     return media

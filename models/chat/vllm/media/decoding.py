@@ -1,0 +1,152 @@
+"""Decode images, sounds and videos only as far as the budget of their request.
+
+vLLM bounds each by itself: 600 s of a sound, 180 megapixels of an image or of each frame of a video. So 4,096 small
+files, or one, may take all memory of a slot: a video of 2 MB took 4 GB.
+
+Sounds are read here. vLLM's own readers differ in what they accept, and one of them takes integers for samples between
+-1 and 1, and the samples of two channels for those of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar, copy_context
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import UnidentifiedImageError
+from PIL.Image import DecompressionBombError
+
+from models.chat.grammars.admission import refusal
+from models.chat.requests.media import BUDGET
+from models.speech.decoder import DEMUXERS
+from registry.errors import BadRequest
+
+SAMPLE_BYTES = 4
+LOWEST_RATE = 4_000
+"""Samples per second of a sound at least. From 1 to 48,000, each part of it would grow as much at once."""
+RATES = frozenset({16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000})
+"""Usual samples per second. From 44,101 to 16,000, for instance, torchaudio would build matrices of 6 GB each."""
+OTHER_RATE = 48_000
+"""Samples per second of sounds that have others."""
+PROFILE, PROFILES = b"iCCP", 16
+"""Colour profiles of a PNG: each may be 1 KB that inflates to 1 MB, and Pillow reads all, for seconds."""
+FRAME_LEAST = 8
+"""Bytes of a frame at least. A header may claim any number of frames, and vLLM tries to read each."""
+_FRAME: ContextVar[int] = ContextVar("roundhouse_frame", default=0)
+"""Pixels of a frame of the video that this thread decodes."""
+
+
+def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[Any, ...]) -> None:
+    """Bound what is decoded.
+
+    connector, image, audio: the modules of vllm.multimodal.media. video: vllm.multimodal.video. decoders: the modules
+    with its check of a frame's size that may already be imported.
+    """
+    stock_submit, stock_load = connector.global_thread_pool.submit, connector.MediaConnector.load_from_url_async
+    stock_open, stock_decode, stock_check = image.open_image, video.decode_video, decoders[0].check_frame_pixel_limit
+
+    async def load_from_url_async(self: Any, url: str, media_io: Any, **options: Any) -> Any:
+        budget = BUDGET.get()
+        if budget is None:
+            return await stock_load(self, url, media_io, **options)
+        async with budget.turns:
+            try:
+                return await stock_load(self, url, media_io, **options)
+            except BadRequest as error:
+                raise refusal(error) from None
+            except (ValueError, NotImplementedError) as error:
+                raise refusal(BadRequest(str(error), param=budget.param)) from None
+
+    def open_image(file: BytesIO) -> Any:
+        if (count := file.getvalue().count(PROFILE)) > PROFILES:
+            raise ValueError(f"The image has {count} colour profiles: send it with one.")
+        try:
+            opened = stock_open(file)
+        except DecompressionBombError as error:
+            raise ValueError(str(error)) from None
+        except UnidentifiedImageError:
+            raise ValueError("The image is in no format that is read here: send PNG, JPEG, WebP or GIF.") from None
+        if (budget := BUDGET.get()) is not None:
+            budget.take(len(file.getvalue()))
+            budget.take_images(opened.width * opened.height)
+        return opened
+
+    def check_frame_pixel_limit(width: int, height: int) -> None:
+        stock_check(width, height)
+        _FRAME.set(width * height)
+
+    def decode_video(backend: str, loader: Any, data: bytes, *arguments: Any, **options: Any) -> Any:
+        return stock_decode(backend, _bounded(loader, data), data, *arguments, **options)
+
+    connector.global_thread_pool.submit = lambda work, *arguments, **named: stock_submit(
+        copy_context().run, work, *arguments, **named
+    )
+    connector.MediaConnector.load_from_url_async = load_from_url_async
+    image.open_image, audio.load_audio, video.decode_video = open_image, read_sound, decode_video
+    for module in decoders:
+        module.check_frame_pixel_limit = check_frame_pixel_limit
+
+
+def _bounded(loader: Any, data: bytes) -> Any:
+    """Return a loader that takes the memory of a video's frames from the budget before they are decoded."""
+
+    class Bounded(loader):  # type: ignore[misc]
+        @classmethod
+        def compute_frames_index_to_sample(cls, source: Any, target: Any, **options: Any) -> Any:
+            if source.total_frames_num > len(data) // FRAME_LEAST:
+                raise ValueError(f"The video claims {source.total_frames_num} frames, more than fit into its bytes.")
+            frames = super().compute_frames_index_to_sample(source=source, target=target, **options)
+            if (budget := BUDGET.get()) is not None:
+                budget.take(len(data))
+                budget.take_images(_FRAME.get(), len(frames))
+            return frames
+
+    return Bounded
+
+
+def read_sound(path: BytesIO | Path, *, max_duration_s: float, max_decode_bytes: int, **_: Any) -> tuple[Any, int]:
+    """Return the samples of a sound, between -1 and 1, the mean of its channels, and how many are a second.
+
+    Raises ValueError for an unreadable or overlong sound, and BadRequest if it does not fit in the budget.
+    """
+    import numpy as np
+
+    budget, parts, taken, rate = BUDGET.get(), list[Any](), 0, OTHER_RATE
+    if budget is not None and isinstance(path, BytesIO):
+        budget.take(len(path.getvalue()))
+    for frame in _decoded(path):
+        part, rate = frame.to_ndarray().reshape(frame.samples, -1).mean(axis=1), frame.sample_rate
+        parts.append(part)
+        taken += part.nbytes
+        if taken > min(max_decode_bytes, max_duration_s * rate * SAMPLE_BYTES):
+            raise ValueError(f"The sound is longer than {max_duration_s} seconds: send it in parts.")
+        if budget is not None:
+            budget.take(part.nbytes)
+    if not parts:
+        raise ValueError("The file holds no sound.")
+    return np.concatenate(parts), rate
+
+
+def _decoded(path: BytesIO | Path) -> Iterator[Any]:
+    """Iterate over a sound's frames of 32-bit floats, at one of `RATES`. Raises ValueError for an unreadable one."""
+    import av
+
+    resampler = None
+    limits = {"format_whitelist": DEMUXERS, "protocol_whitelist": "", "enable_drefs": "0"}
+    try:
+        with av.open(path, options=limits, metadata_errors="ignore") as container:
+            for frame in container.decode(audio=0) if container.streams.audio else ():
+                if resampler is None:
+                    if frame.sample_rate < LOWEST_RATE:
+                        raise ValueError(f"The sound has fewer than {LOWEST_RATE} samples per second: send 16000.")
+                    rate = frame.sample_rate if frame.sample_rate in RATES else OTHER_RATE
+                    # with all channels in one plane, since PyAV crashes at the eighth plane
+                    resampler = av.AudioResampler(format="flt", rate=rate)
+                frame.pts = None  # ignore gaps in timestamps, which would add silence
+                yield from resampler.resample(frame)
+            if resampler is not None:
+                yield from resampler.resample(None)
+    except av.FFmpegError:
+        raise ValueError("The sound cannot be decoded: send wav, mp3, flac or another usual format.") from None
