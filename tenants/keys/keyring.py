@@ -100,6 +100,10 @@ class Keyring:
         self._archived = frozenset(archived)
         self.is_open, self._teams = is_open, teams or {}
         self._is_claimed = bool(keys) or sign_in
+        self._chains: dict[str | None, list[KeyEntry]] = {}
+        """Keys by the first key of their rotation chain."""
+        for entry in keys.values():
+            self._chains.setdefault(entry.caller.metered, []).append(entry)
         self._unknown_key = KeyEntry(bytes(32), EVERYBODY, None, True)  # an unknown id takes as long as a wrong secret
 
     @property
@@ -140,9 +144,8 @@ class Keyring:
         try:
             return self._checked(entry)
         except Unauthorized:
-            first = entry.caller.metered
-            for other in self._keys.values():
-                if other is not entry and other.caller.metered == first and self._is_active(other):
+            for other in self._chains[entry.caller.metered]:
+                if other is not entry and self._is_active(other):
                     return other.caller
             raise
 
