@@ -301,12 +301,16 @@ class Limiter:
         """
         before = {one.limit.id: one for many in self._metered.values() for one in many}
         ended, self._ended, self._metered = self._ended or [], None, {}
+        past: dict[tuple[str, str], list[PastRequest]] = {}
+        for request in recent:  # once, because each of thousands of keys may have a limit
+            for subject in (("team", request.team), ("key", request.key)):
+                past.setdefault(subject, []).append(request)
         now = self._clock()
         for limit in limits:
             one = _goes_on(before.get(limit.id), limit, zones)
             if one is None:
-                zone = zones.get(limit.subject, UTC)
-                one = self._begun(limit, zone, recent, (spent or {}).get(limit.id, 0), ended)
+                zone, its_past = zones.get(limit.subject, UTC), past.get((limit.owner, limit.subject), ())
+                one = self._begun(limit, zone, its_past, (spent or {}).get(limit.id, 0), ended)
             else:
                 one.meter.change(limit.amount, now)
             one.limit = limit
@@ -320,10 +324,11 @@ class Limiter:
         spent: int,
         ended: list[tuple[Admission, Amounts]],
     ) -> _LimitMeter:
+        """Start a meter. recent: requests of the limit's team or key."""
         now, one = self._clock(), self._meter(limit, zone, spent)
         if isinstance(one.meter, Rate):
             for past in recent:
-                if _is_of(limit, past.team, past.key, past.model):
+                if limit.counts(past.model):
                     amount, at = past.used.of(limit.kind), now - int(max(0.0, past.age) * 1e9)
                     one.meter.settle(one.meter.take(amount, at), amount, at)
         for admission, used in ended:
@@ -366,8 +371,6 @@ def _goes_on(before: _LimitMeter | None, limit: Limit, zones: Mapping[str, ZoneI
 def _counts(limit: Limit, admission: Admission) -> bool:
     if admission.spends_only and not limit.kind.is_spend:
         return False
-    return _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model)
-
-
-def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:
-    return limit.subject == (team if limit.owner == "team" else key) and limit.counts(model)
+    caller = admission.caller
+    subject = caller.team if limit.owner == "team" else caller.metered or ""
+    return limit.subject == subject and limit.counts(admission.model)

@@ -1,6 +1,7 @@
 """Limits without a database or a real clock are never exceeded, and never refuse while there is room."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from zoneinfo import ZoneInfo
@@ -400,6 +401,30 @@ def test_new_limits_start_from_the_last_minute_of_the_ledger() -> None:
         of.replace([], {})
         of.replace([per_minute], {}, [PastRequest("search", "key00001", "m", age, Amounts(tokens=40))])
         assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == left
+
+
+def test_a_start_with_a_limit_for_each_key_reads_the_last_requests_once() -> None:
+    """With 2,000 keys and 50 requests a second, each limit's own reading kept the event loop for seconds."""
+
+    class Requests(list[PastRequest]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[PastRequest]:
+            self.reads += 1
+            return super().__iter__()
+
+    of, keys = limiter(LimiterClock()), [f"key{number:05}" for number in range(3)]
+    recent = Requests(
+        PastRequest("search", key, model, 0.0, Amounts(tokens=10))
+        for key, model in ((keys[0], "m"), (keys[1], "m"), (keys[1], "n"), (keys[1], "m@2"))
+    )
+    of.replace(
+        [*(Limit(key, "key", key, Kind.TOKENS, 100, model="m") for key in keys), limit(Kind.TOKENS, 100)], {}, recent
+    )
+    assert recent.reads == 1
+    left = [of.levels(Caller("other", key), "m")[Kind.TOKENS].remaining for key in keys]
+    assert left == [90, 80, 100]
+    assert of.levels(Caller("search", "another"), "m")[Kind.TOKENS].remaining == 60
 
 
 def test_a_new_limit_counts_its_teams_running_requests() -> None:
