@@ -124,8 +124,11 @@ def pace(rooms: Iterable[Traffic]) -> float:
 
 
 def slack(batch: BatchRecord, now: float) -> float:
-    """Return the fraction of its window after the forecast end. Without a forecast, the batch is assumed to end now."""
-    end = now if batch.forecast is None else max(now, batch.forecast.likely)
+    """Return the fraction of its window after the late end of its forecast, or after now without a forecast.
+
+    Not the likely end: rates change with traffic and with the level itself, faster than forecasts.
+    """
+    end = now if batch.forecast is None else max(now, batch.forecast.late)
     return (batch.deadline - end) / batch.window
 
 

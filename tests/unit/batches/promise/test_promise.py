@@ -12,6 +12,8 @@ from batches.work.policy import RELIEF, Level, level_of
 from tests.unit.batches.promise.simulation import CAPACITY, SimulatedBatch, Simulation, fits, make_batch, traffic
 
 CASES = int(os.environ.get("BATCHES_LONG", "12"))
+HARD = (46, 313, 333, 726, 967, 1311)
+"""Cases that fit and were late while the likely ends of forecasts set the levels."""
 RESERVE = 0.2
 """The share of its window that a batch that fits leaves unused, because traffic changes faster than forecasts."""
 
@@ -26,7 +28,7 @@ def _case(chance: random.Random) -> list[SimulatedBatch]:
     return batches
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("seed", sorted({*range(CASES), *HARD}))
 def test_no_batch_that_fits_is_late(seed: int) -> None:
     """All batches exist from the start, because no forecast includes later ones.
 
