@@ -70,6 +70,14 @@ async def arrive(flow: SignIn, code: str, address: str) -> None:
     await flow.finish(departure.cookie, state, code, BACK, None, address)
 
 
+async def test_an_address_may_sign_in_any_number_of_times_one_after_another() -> None:
+    async with slow_provider() as (_, flow):
+        for _ in range(MOST_STEPS + 1):
+            async with flow.provider._step(BACK, "192.0.2.7"):
+                pass
+        assert not flow.provider._steps
+
+
 async def test_made_up_codes_from_one_address_leave_room_for_others() -> None:
     async with slow_provider() as (provider, flow):
         made_up = [asyncio.create_task(arrive(flow, f"made-up-{n}", "192.0.2.7")) for n in range(MOST_STEPS)]

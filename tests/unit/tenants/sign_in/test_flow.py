@@ -13,7 +13,7 @@ from joserfc.jwk import OctKey, RSAKey
 
 from registry.errors import Unauthorized, Unavailable
 from tenants.caller import SCOPES, Person
-from tenants.sign_in.flow import SECONDS, SignIn
+from tenants.sign_in.flow import LONGEST_CODE, SECONDS, SignIn
 from tenants.sign_in.provider import LARGEST
 from tenants.sign_in.settings import OidcSettings
 from tests.fakes.sign_in import SECRET, Change, RunningProvider
@@ -142,6 +142,31 @@ async def test_a_token_with_another_signature_is_refused(provider: RunningProvid
     provider.resign = resign
     with pytest.raises(Unauthorized):
         await finish(sign_in(provider), provider)
+
+
+@pytest.mark.parametrize(("size", "is_sent"), [(0, False), (1, True), (LONGEST_CODE, True), (LONGEST_CODE + 1, False)])
+async def test_no_empty_or_endless_code_reaches_the_provider(
+    provider: RunningProvider, size: int, is_sent: bool
+) -> None:
+    flow = sign_in(provider)
+    departure = await flow.begin(BACK, "")
+    state = provider.consent(departure.url, "ada")["state"]
+    with pytest.raises(Unauthorized):
+        await flow.finish(departure.cookie, state, "x" * size, BACK)
+    assert ("/oauth2/token" in [path for path, *_ in provider.requests]) == is_sent
+
+
+async def test_an_answer_without_an_id_token_is_refused(
+    provider: RunningProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fetch_token(client: object, url: str, **about: str) -> dict[str, str]:
+        return {"access_token": "x"}
+
+    monkeypatch.setattr("tenants.sign_in.provider.AsyncOAuth2Client.fetch_token", fetch_token)
+    with pytest.raises(Unauthorized) as refused:
+        await finish(sign_in(provider), provider)
+    assert refused.value.code == "sign_in_failed"
+    assert "the provider sent no ID token" in [getattr(record, "cause", "") for record in caplog.records]
 
 
 async def test_a_code_can_be_used_only_once(provider: RunningProvider) -> None:

@@ -11,7 +11,7 @@ from joserfc.jwk import OctKey, RSAKey
 
 from registry.errors import Forbidden, RoundhouseError, Unauthorized, Unavailable
 from tenants.caller import SCOPES, Scope
-from tenants.sign_in.provider import KEYS_AGAIN, OidcProvider
+from tenants.sign_in.provider import FRESH, KEYS_AGAIN, OidcProvider
 from tenants.sign_in.settings import OidcSettings
 from tenants.sign_in.tokens import LONGEST, SECONDS, AccessTokens
 from tests.fakes.clocks import Clock
@@ -113,6 +113,22 @@ async def test_keys_are_fetched_again_only_after_a_pause(provider: RunningProvid
     clock.now += KEYS_AGAIN
     await refusal(tokens, provider.access_token(header={"kid": "another"}))
     assert [path for path, *_ in provider.requests].count("/jwks") == 2
+
+
+async def test_addresses_and_keys_are_fetched_again_after_an_hour_and_before_that_need_no_client(
+    provider: RunningProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(time.time())
+    tokens, ends = tokens_of(provider, clock), int(clock.now + 2 * FRESH)
+    await tokens.check(provider.access_token("ada", exp=ends))
+    clock.now += FRESH - 1
+    with monkeypatch.context() as patch:
+        patch.setattr(OidcProvider, "_client", None)
+        await tokens.check(provider.access_token("bob", exp=ends))
+    clock.now += 1
+    await tokens.check(provider.access_token("nightly", exp=ends, groups=["ml-platform"]))
+    paths = [path for path, *_ in provider.requests]
+    assert sorted(paths) == ["/.well-known/openid-configuration"] * 2 + ["/jwks"] * 2
 
 
 async def test_a_token_is_valid_until_it_expires_and_checked_every_12_hours(
