@@ -98,23 +98,22 @@ class BatchCreator:
             time.time(), new.window, priority=new.priority, metadata=new.metadata, idempotency=new.idempotency,
             body_hash=new.body_hash, callback=new.callback, output_seconds=new.output_seconds,
         )  # fmt: skip
-        file = await self._files.get(new.team, new.input_file, "input_file_id")
-        if file.purpose != BATCH:
-            raise BadRequest(
-                f"The purpose of file {quoted(file.id)} is {file.purpose}: upload the input with purpose=batch.",
-                param="input_file_id",
-                code="wrong_purpose",
-            )
+        since, key = batch.created - REPEAT_SECONDS, new.idempotency
+
+        def repeated(tables: BatchTables) -> BatchRecord | None:
+            return tables.batches.find_repeat(new.team, new.surface, key, since)
 
         def create(tables: BatchTables) -> BatchRecord | None:
-            since, key = batch.created - REPEAT_SECONDS, new.idempotency
-            if key and (earlier := tables.batches.find_repeat(new.team, new.surface, key, since)) is not None:
+            if key and (earlier := repeated(tables)) is not None:
                 return earlier
             if len(tables.batches.unfinished(new.team, UNFINISHED)) >= UNFINISHED:
                 raise _too_many_error()
             return tables.batches.create(replace(batch, validator=tables.runners.server), since)
 
-        stored = await self._store.write(create)
+        stored = await self._store.find(repeated, None, new.team) if key else None
+        if stored is None:  # otherwise its file may be deleted by now
+            await self._check_file(new)
+            stored = await self._store.write(create)
         if stored is None:
             raise missing_error(new.input_file, "input_file_id")
         if stored.id != batch.id:
@@ -123,6 +122,15 @@ class BatchCreator:
             return stored
         self._begin(stored)
         return stored
+
+    async def _check_file(self, new: NewBatch) -> None:
+        file = await self._files.get(new.team, new.input_file, "input_file_id")
+        if file.purpose != BATCH:
+            raise BadRequest(
+                f"The purpose of file {quoted(file.id)} is {file.purpose}: upload the input with purpose=batch.",
+                param="input_file_id",
+                code="wrong_purpose",
+            )
 
     async def validated(self, id_: str, seconds: float | None = None) -> None:
         """Wait until a batch is no longer `validating` or the server stops, for at most `seconds`."""

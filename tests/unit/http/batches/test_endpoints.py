@@ -210,6 +210,9 @@ async def test_a_repeated_creation_returns_the_same_batch(served: BatchServer) -
         await served.client.batches.create(
             input_file_id=file.id, **(more | {"extra_headers": {"Idempotency-Key": "k" * 256}})
         )
+    await served.client.files.delete(file.id)
+    again = await served.client.batches.create(input_file_id=file.id, **more)
+    assert again.id == first.id, "also after its file was deleted"
 
 
 async def test_a_batch_is_cancelled(served: BatchServer) -> None:
