@@ -94,7 +94,7 @@ def render_line(line: Line) -> bytes:
         code = _code(line)
         error = _Error(code, MESSAGES.get(code, OTHER_MESSAGE))
     id_ = f"batch_req_{line.batch.rpartition('_')[2]}{line.number:06x}"
-    return _ENCODER.encode(_OutputLine(id_, line.custom_id, response, error, details)) + b"\n"
+    return _on_one_line(_OutputLine(id_, line.custom_id, response, error, details))
 
 
 def render_result(line: Line) -> bytes:
@@ -108,7 +108,15 @@ def render_result(line: Line) -> bytes:
             result = _Result("succeeded", message=_body(line.result))
         case _:
             result = _Result("errored", error=_anthropic_error(line))
-    return _ENCODER.encode(_ResultLine(line.custom_id, result)) + b"\n"
+    return _on_one_line(_ResultLine(line.custom_id, result))
+
+
+def _on_one_line(line: _OutputLine | _ResultLine) -> bytes:
+    """Return JSON with a line end. Characters that also end lines, for example for `splitlines`, are escaped."""
+    data = _ENCODER.encode(line)
+    for mark in "\x85\u2028\u2029":
+        data = data.replace(mark.encode(), b"\\u%04x" % ord(mark))
+    return data + b"\n"
 
 
 def _is_success(line: Line) -> bool:
@@ -126,7 +134,7 @@ def _body(result: bytes | None) -> msgspec.Raw:
     data = result or b"null"
     try:
         _RAW.decode(data)
-        return msgspec.Raw(msgspec.json.format(data, indent=-1) if b"\n" in data else data)
+        return msgspec.Raw(msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data)
     except NOT_JSON:
         return msgspec.Raw(_ENCODER.encode(data.decode(errors="replace")))
 

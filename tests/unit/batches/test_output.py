@@ -1,6 +1,7 @@
 """Lines of output files, error files and results: each a JSON object on one line, in the vendors' formats."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def ended(state: LineState = LineState.ENDED, **fields: Any) -> Line:
 
 def rendered(line: Line) -> dict[str, Any]:
     data = render_line(line)
-    assert data.count(b"\n") == 1
+    assert len(data.decode().splitlines()) == 1
     found: dict[str, Any] = json.loads(data)
     assert found.keys() == {"id", "custom_id", "response", "error", "roundhouse"}
     assert (found["id"], found["custom_id"]) == ("batch_req_00ff000011", "my id")
@@ -40,9 +41,22 @@ def test_an_answer_is_a_response_in_the_output_file() -> None:
     assert found["roundhouse"] == {"model": "m@1", "adapter": "tone@sha256:00", "attempts": 1}
 
 
-@pytest.mark.parametrize("body", [json.dumps(MESSAGE, indent=2), json.dumps(MESSAGE) + "\n\n"])
+@pytest.mark.parametrize(
+    "body",
+    [json.dumps(MESSAGE, indent=2), json.dumps(MESSAGE) + "\n\n", json.dumps(MESSAGE, indent=2).replace("\n", "\r")],
+)
 def test_a_body_on_several_lines_is_written_on_one(body: str) -> None:
     assert rendered(ended(result=body.encode()))["response"]["body"] == MESSAGE
+
+
+@pytest.mark.parametrize("render", [render_line, render_result])
+def test_no_character_of_an_answer_ends_its_line(render: Callable[[Line], bytes]) -> None:
+    """Clients split files by `splitlines`, which also ends lines at characters that may stand in JSON."""
+    text = "a\x85b\u2028c\u2029d\\u2028\x0b"
+    message = {**MESSAGE, "content": [{"type": "text", "text": text}]}
+    [data] = render(ended(result=json.dumps(message, ensure_ascii=False).encode())).decode().splitlines()
+    found = json.loads(data)
+    assert (found["response"]["body"] if "response" in found else found["result"]["message"]) == message
 
 
 @pytest.mark.parametrize("body", ["1\n00:00 --> 00:01\nHello\n", "Hello.", "WEBVTT\n"])
