@@ -109,6 +109,12 @@ async def test_a_call_left_early_is_cancelled_and_one_that_is_over_is_not(sender
     assert (sender.cancelled, sender.forgotten) == ([] if is_read else [UID], [UID])
 
 
+async def test_an_error_that_ends_a_call_left_early_concerns_nobody(sender: Sender) -> None:
+    async with FrameCall(sender, UID) as call:
+        call.put(frames.CallFailed(UID, 500, "engine_failed", "It broke."))
+    assert (sender.cancelled, sender.forgotten) == ([UID], [UID])
+
+
 async def test_a_slot_that_does_not_answer_a_cancel_is_left_after_a_while(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:

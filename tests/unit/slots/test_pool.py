@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from registry.errors import Unavailable
 from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer
 from runtime.slots.pool import SlotPool
@@ -71,6 +72,40 @@ async def test_a_load_waits_for_the_slot_that_is_importing_its_engine(tmp_path: 
     await pool.close()
     for fake in (slow, quick):
         await fake.end()
+
+
+async def test_a_load_does_not_wait_for_an_importing_slot_that_is_overdue(tmp_path: Path) -> None:
+    pool = SlotPool(fake_links(tmp_path), 2, lambda link: None, engines_at_start=("engine-a",))
+    overdue, quick = in_process(pool, warms="engine-a")
+    late = asyncio.Event()
+
+    async def connect(timeout: float = 0.0) -> None:
+        if late.is_set():
+            await asyncio.Event().wait()
+        await late.wait()
+        raise Unavailable("Slot 0 did not start.")
+
+    overdue.connect = connect  # type: ignore[method-assign]
+    quick.task = asyncio.create_task(quick.server.serve())
+    pool.start()
+    while pool.free < 1:
+        await asyncio.sleep(0.001)
+    load = asyncio.create_task(pool.take("engine-a"))
+    await asyncio.sleep(0.01)
+    assert not load.done()
+    late.set()
+    assert await asyncio.wait_for(load, 200) is quick
+    with pytest.raises(Unavailable, match="No slot became free in time"):
+        await pool.take("engine-a", timeout=0.01)
+    await pool.close()
+    await quick.end()
+
+
+async def test_a_slot_that_ends_after_the_pool_is_not_restarted(pool: SlotPool) -> None:
+    [first, *_] = pool._links
+    await pool.close()
+    await first.end()
+    assert (pool.restarts, pool._links[0], pool._connecting) == (0, first, set())
 
 
 async def test_each_engine_has_one_slot_which_its_load_takes(pool: SlotPool) -> None:
