@@ -22,6 +22,22 @@ MOST = 7
 CALLER = Caller("search")
 
 
+def test_each_change_of_a_share_reports_the_own_one_and_the_sum(database_url: str) -> None:
+    with closing(open_members(database_url, "shares")) as members:
+        first, second = (AtOnceTable(members.database, name) for name in "ab")
+        assert first.take("l", 10, 3, 2) == (3, 3)
+        assert second.take("l", 10, 4, 2) == (4, 7)
+        assert first.take("l", 10, 2, 2) == (3, 7), "it has more"
+        assert second.take("l", 10, 9, 2) == (7, 10), "no more is left"
+        assert first.give_back("l", 1) == (1, 8)
+        assert first.give_back("l", 5) == (1, 8), "a share never grows by what is given back"
+        assert second.give_back("l", 7) == (7, 8)
+        assert second.take("another", 10, 2, 2) == (2, 2)
+        first.free("b")
+        assert first.give_back("l", 1) == (1, 1)
+        assert first.give_back("unknown", 0) == (0, 0)
+
+
 async def test_clients_of_three_servers_of_which_one_dies(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
     monkeypatch.setattr(shared_limits, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(shared_limits, "ANSWER_SECONDS", PATIENCE)
