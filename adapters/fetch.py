@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from adapters.types import AdapterSource, ComposedAdapter, UploadedArchive, UrlS
 from registry.base.threads import Threads
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
+from registry.files.sources import locate
 from registry.recipes.fields import HubSource, PackageSource
 from registry.storage.reserve import DiskReserve
 
@@ -66,7 +66,8 @@ class Fetcher:
         elif isinstance(source, ComposedAdapter):
             yield FetchedAdapter(source.path, None, source.words)
         elif isinstance(source, PackageSource):
-            yield FetchedAdapter(_in_package(source), None, f"{source.package}:{source.inside}")
+            folder = await asyncio.to_thread(locate, source)
+            yield FetchedAdapter(folder, None, f"{source.package}:{source.inside}")
         else:
             path = Path(source.path)
             if not path.is_absolute():
@@ -105,15 +106,6 @@ def _folder(path: Path) -> Path:
     if not path.is_dir():
         raise NotFound(f"There is no folder {path} on the server.", code="source_not_found", param="source.path")
     return path.resolve()
-
-
-def _in_package(source: PackageSource) -> Path:
-    try:
-        return Path(str(files(source.package))) / source.inside
-    except ModuleNotFoundError:
-        raise NotFound(
-            f"There is no Python package {source.package} in the server's environment.", code="source_not_found"
-        ) from None
 
 
 @contextlib.contextmanager

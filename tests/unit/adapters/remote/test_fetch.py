@@ -9,7 +9,7 @@ import pytest
 from adapters import fetch
 from adapters.fetch import Fetcher, disk_errors
 from registry.bounds import Bounds
-from registry.errors import NotFound, Unavailable
+from registry.errors import Unavailable, Unfit
 from registry.recipes.fields import HubSource, PackageSource
 from registry.storage.reserve import DiskReserve
 
@@ -45,10 +45,22 @@ async def test_an_adapter_may_lie_in_a_package(tmp_path: Path) -> None:
     async with fetcher(tmp_path).fetched(source, "team") as fetched:
         assert fetched.path == Path(fetch.__file__).parent / "content"
         assert (fetched.unpack_to, fetched.words) == (None, "adapters:content")
-    with pytest.raises(NotFound, match="no Python package no_such_package_here in") as missing:
+    with pytest.raises(Unfit, match="no installed package 'no_such_package_here'") as missing:
         async with fetcher(tmp_path).fetched(PackageSource(package="no_such_package_here"), "team"):
             pytest.fail("it was fetched")
     assert missing.value.code == "source_not_found"
+
+
+async def test_a_package_with_an_adapter_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may name packages, too: in the adapters of a recipe that they change."""
+    (tmp_path / "lively" / "inner").mkdir(parents=True)
+    (tmp_path / "lively" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    async with fetcher(tmp_path).fetched(PackageSource(package="lively", inside="inner"), "team") as fetched:
+        assert fetched.path == tmp_path / "lively" / "inner"
+    with pytest.raises(Unfit):
+        async with fetcher(tmp_path).fetched(PackageSource(package="antigravity"), "team"):
+            pytest.fail("a module holds no folder")
 
 
 @pytest.mark.parametrize(
