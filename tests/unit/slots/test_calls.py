@@ -109,7 +109,7 @@ async def test_a_call_left_early_is_cancelled_and_one_that_is_over_is_not(sender
     assert (sender.cancelled, sender.forgotten) == ([] if is_read else [UID], [UID])
 
 
-async def test_an_error_that_ends_a_call_left_early_concerns_nobody(sender: Sender) -> None:
+async def test_an_error_that_ends_a_call_left_early_is_ignored(sender: Sender) -> None:
     async with FrameCall(sender, UID) as call:
         call.put(frames.CallFailed(UID, 500, "engine_failed", "It broke."))
     assert (sender.cancelled, sender.forgotten) == ([UID], [UID])
