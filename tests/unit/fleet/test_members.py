@@ -55,6 +55,9 @@ def test_a_server_joins_stays_and_leaves(members: MemberTable) -> None:
     assert 0 < present[0].lease_seconds <= LEASE_SECONDS
     age(members, "node-1", 6.0)
     assert [one.lease_seconds <= LEASE_SECONDS - 6.0 for one in members.list()] == [True]
+    members.leave("node-1", boot - 1)
+    members.leave("node-2", boot)
+    assert len(members.list()) == 1, "neither an earlier run nor another server ends its lease"
     members.leave("node-1", boot)
     assert members.list() == []
 

@@ -202,6 +202,7 @@ async def test_a_block_serves_several_requests_and_is_returned_when_idle(
     clock.pass_(IDLE_SECONDS / 2)
     await first.look()
     assert table.taken["lim-requests_per_minute"] == 7
+    assert first.remaining(Kind.REQUESTS) == 233, "it knows what it returned"
     await second.look(looks=shared_limits.REFRESH_LOOKS)
     assert second.remaining(Kind.REQUESTS) == 233, "it sees the other servers' usage"
 
@@ -229,6 +230,24 @@ async def test_a_refused_request_keeps_nothing(rigs: list[Rig], table: Table) ->
     await second.look()
     assert table.taken["lim-tokens_per_minute"] == 2000
     await third.ask(Amounts(tokens=400, explicit_tokens=400))
+
+
+@limits(limit(Kind.TOKENS, 2400))
+async def test_a_refused_amount_does_not_refuse_a_smaller_one(rigs: list[Rig]) -> None:
+    first, second, _ = rigs
+    await first.ask(Amounts(tokens=2000, explicit_tokens=2000))
+    await second.refused(Amounts(tokens=500, explicit_tokens=500))
+    await second.shared._settle()  # it gives back what was too little
+    await second.ask(Amounts(tokens=300, explicit_tokens=300))
+
+
+@limits(limit(Kind.TOKENS, 2400), limit(Kind.AT_ONCE, 48))
+async def test_a_server_that_stops_returns_all_that_it_does_not_use(rigs: list[Rig], table: Table) -> None:
+    first, *_ = rigs
+    first.limiter.settle(await first.ask(), ONE)
+    assert (table.taken["lim-tokens_per_minute"], table.shares.own["a"]) == (100, 2)
+    await first.shared.close()
+    assert (table.taken["lim-tokens_per_minute"], table.shares.own["a"]) == (1, 0)
 
 
 @limits(limit(Kind.DAY, 100))
@@ -367,6 +386,19 @@ async def test_while_the_database_is_down_blocks_are_used_up_and_rates_continue(
     await first.look()
     table.taken.clear()
     await first.ask()
+
+
+@limits(limit(Kind.TOKENS, 240))
+async def test_what_a_request_leaves_of_a_rate_returns_to_it_while_the_database_is_down(
+    rigs: list[Rig], table: Table
+) -> None:
+    first, *_ = rigs
+    table.is_away = True
+    large = await first.ask(Amounts(tokens=80, explicit_tokens=80))
+    await first.refused()
+    first.limiter.settle(large, Amounts(tokens=10))
+    await first.ask(Amounts(tokens=70, explicit_tokens=70))
+    await first.refused()
 
 
 @limits(limit(Kind.DAY, 240))
