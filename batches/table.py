@@ -71,12 +71,12 @@ class BatchTable:
         where = [BATCHES.c.team == team, BATCHES.c.surface == surface, BATCHES.c.deleted.is_(None)]
         return page(self._database, BATCHES, _batch, where, team, after, limit, newest=newest)
 
-    def unfinished(self, team: str | None = None, limit: int = 1000) -> Sequence[BatchRecord]:
-        """Return unfinished batches, oldest first. team: None for all."""
+    def unfinished(self, team: str | None = None) -> Sequence[BatchRecord]:
+        """Return unfinished batches, oldest first: of each team at most `creation.UNFINISHED`. team: None for all."""
         query = sa.select(BATCHES).where(BATCHES.c.state.in_([state.value for state in UNFINISHED]))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
-        return find_all(self._database, query.order_by(BATCHES.c.created, BATCHES.c.id).limit(limit), _batch)
+        return find_all(self._database, query.order_by(BATCHES.c.created, BATCHES.c.id), _batch)
 
     def queued(self, team: str) -> Mapping[str, int]:
         """Return the estimated input tokens of a team's unfinished lines, by model name."""

@@ -106,7 +106,7 @@ class BatchCreator:
         def create(tables: BatchTables) -> BatchRecord | None:
             if key and (earlier := repeated(tables)) is not None:
                 return earlier
-            if len(tables.batches.unfinished(new.team, UNFINISHED)) >= UNFINISHED:
+            if len(tables.batches.unfinished(new.team)) >= UNFINISHED:
                 raise _too_many_error()
             return tables.batches.create(replace(batch, validator=tables.runners.server), since)
 

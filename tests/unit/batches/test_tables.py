@@ -25,7 +25,7 @@ from batches.records import (
 from batches.runners import RunnerTable
 from batches.storage.opening import MIGRATIONS, prepare
 from batches.storage.queries import is_open
-from batches.storage.tables import METADATA, VERSION_TABLE
+from batches.storage.tables import BATCHES, METADATA, VERSION_TABLE
 from batches.store import BatchTables
 from batches.work.forecast import RoomRate
 from batches.work.running import LineAttempt
@@ -324,6 +324,15 @@ def test_why_a_batch_waits_is_stored(tables: BatchTables, start: Start) -> None:
     [unfinished] = tables.batches.unfinished("search")
     assert unfinished.id == BATCH.id
     assert tables.batches.unfinished("other") == []
+
+
+def test_no_teams_batches_are_left_out(database: Database, tables: BatchTables, start: Start) -> None:
+    start("model-a")
+    with database.write() as connection:
+        row = connection.execute(sa.select(BATCHES)).mappings().one()
+        others = [{**row, "id": f"other-{number}", "team": f"team-{number % 20}"} for number in range(2_000)]
+        connection.execute(sa.insert(BATCHES), others)
+    assert len(tables.batches.unfinished()) == 1 + len(others)
 
 
 def test_forecasts_of_a_batch(tables: BatchTables, start: Start) -> None:
