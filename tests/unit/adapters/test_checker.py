@@ -92,6 +92,7 @@ async def test_one_that_does_not_start_in_time_is_an_error_and_replaced(
         with pytest.raises(EngineFailed, match="did not start within") as failed:
             await checker.check(folder, base, Bounds())
     assert failed.value.code == "check_failed"
+    assert checker.pids == []
     assert (await checker.check(folder, base, Bounds())).rank == 8
     await checker.close()
 

@@ -162,6 +162,15 @@ def test_removing_twice_is_no_error(store: Store, digest: str) -> None:
     assert not list(store.root.iterdir())
 
 
+@pytest.mark.parametrize("damage", [b"", b"[1]", b"{", b'["\xff"]'])
+def test_damaged_notes_count_as_none(tmp_path: Path, damage: bytes) -> None:
+    digest = "sha256:" + "1" * 64
+    AdapterNotes(tmp_path / "notes").write(digest, ("one",))
+    (file,) = (tmp_path / "notes").iterdir()
+    file.write_bytes(damage)
+    assert AdapterNotes(tmp_path / "notes").of(digest) == ()
+
+
 def test_notes_survive_a_restart_and_are_removed_with_their_adapter(tmp_path: Path) -> None:
     first, second = "sha256:" + "a" * 64, "sha256:" + "b" * 64
     notes = AdapterNotes(tmp_path / "notes")

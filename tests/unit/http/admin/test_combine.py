@@ -421,3 +421,4 @@ async def test_a_merge_that_is_cancelled_while_it_is_published_is_complete(
     await asyncio.to_thread(lambda: None)
     assert [file.name for file in out.iterdir()] == ["model.safetensors"]
     assert list(tmp_path.iterdir()) == [out]
+    assert out.stat().st_mode & 0o777 == 0o755, "other users may read it, as any other model"
