@@ -421,6 +421,8 @@ class Settings(BaseSettings):
         given = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
         for name in sorted(given.keys() - set(TUNABLE)):
             fault = "can only be set by --bounds-factor" if name in Bounds.model_fields else "is not a bound"
+            if name == "image_pixels":
+                fault = "is media_bytes now, with 3 bytes per pixel"
             raise ValueError(f"{name} {fault}. These can be set: {', '.join(TUNABLE)}")
         return Bounds.scaled(info.data.get("bounds_factor", 1.0), given)
 

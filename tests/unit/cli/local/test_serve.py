@@ -216,6 +216,7 @@ def test_several_bounds_can_be_set_by_name(run: Run, monkeypatch: pytest.MonkeyP
     ("given", "message"),
     [
         ("tols=7", "tols is not a bound"),
+        ("image_pixels=7", "image_pixels is media_bytes now, with 3 bytes per pixel"),
         ("tools", "--bounds tools"),
         ("tools=0", "write more than 0"),
         ("nesting=65", "nesting can only be set by --bounds-factor"),
