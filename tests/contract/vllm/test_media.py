@@ -172,6 +172,7 @@ def test_a_sound_is_the_mean_of_its_channels(base: Path, channels: int, rate: in
         (b"ffconcat version 1.0\nfile 'private.wav'\n", "cannot be decoded"),
         (b"RIFF", "cannot be decoded"),
         (wav(0), "holds no sound"),
+        (wav(1)[:20] + b"\x42" + wav(1)[21:], "stored as g723_1, which is not decoded here"),
         (wav(1, 3999), "fewer than 4000 samples"),
         (wav(601), "longer than 600 seconds"),
         (video(3, 32, 16), "holds no sound"),

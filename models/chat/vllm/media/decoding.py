@@ -20,7 +20,7 @@ from PIL.Image import DecompressionBombError
 
 from models.chat.grammars.admission import refusal
 from models.chat.requests.media import BUDGET
-from models.speech.decoder import DEMUXERS
+from models.speech.decoder import DEMUXERS, UndecodableFile, check_codec, check_tag
 from registry.errors import BadRequest
 
 SAMPLE_BYTES = 4
@@ -137,6 +137,11 @@ def _decoded(path: BytesIO | Path) -> Iterator[Any]:
     limits = {"format_whitelist": DEMUXERS, "protocol_whitelist": "", "enable_drefs": "0"}
     try:
         with av.open(path, options=limits, metadata_errors="ignore") as container:
+            for stream in container.streams.audio[:1]:
+                if (context := stream.codec_context) is None:
+                    raise ValueError("The file does not say how its sound is stored: send flac, mp3 or opus.")
+                check_codec(context.name)
+                check_tag(container.format.name, context.codec_tag, context.name)
             for frame in container.decode(audio=0) if container.streams.audio else ():
                 if resampler is None:
                     if frame.sample_rate < LOWEST_RATE:
@@ -148,5 +153,7 @@ def _decoded(path: BytesIO | Path) -> Iterator[Any]:
                 yield from resampler.resample(frame)
             if resampler is not None:
                 yield from resampler.resample(None)
+    except UndecodableFile as error:
+        raise ValueError(error.args[1]) from None
     except av.FFmpegError:
         raise ValueError("The sound cannot be decoded: send wav, mp3, flac or another usual format.") from None
