@@ -584,6 +584,27 @@ async def test_a_client_that_half_closes_can_wait_for_a_long_answer(
         assert await wire.ended() == b""
 
 
+async def test_no_probe_gets_into_the_stream_of_a_client_that_half_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "PROBE_SECONDS", 0.01)
+    async with served(tmp_path) as server:
+        chat, parts = server.gateway.links["chat"], (b"data: 1\n\n", b"data: 2\n\n")
+        chat.gate.clear()
+        chat.free = 2
+        chat.script = lambda _: (ResponseStart(200, "text/event-stream"), *(Chunk(data=part) for part in parts))
+        wire = await server.connect()
+        await wire.send(REQUESTED)
+        answer = asyncio.create_task(wire.answer())
+        connection = await only_connection(server)
+        while connection._running is None or not connection._running.response_started:
+            await asyncio.sleep(0.001)
+        wire.writer.write_eof()
+        await asyncio.sleep(0.05)  # some probes
+        chat.gate.set()
+        assert (await answer).body == b"".join(parts)
+
+
 @pytest.mark.parametrize(("version", "requests"), [(b"1.1", 1), (b"1.1", 2), (b"1.0", 1)])
 @pytest.mark.parametrize("is_reset", [False, True])
 async def test_a_client_that_closes_its_connection_ends_the_work(
