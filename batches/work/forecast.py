@@ -61,6 +61,8 @@ class RateMeter:
     """Measures the rate of one model's lines on this server."""
 
     def __init__(self) -> None:
+        self.ran = -math.inf
+        """Last time at which it measured, as given to `advance`."""
         self._seen: float | None = None
         self._seconds = self._work = self._starts = 0.0
         self._count = self._lines = self._known = 0
@@ -81,6 +83,8 @@ class RateMeter:
 
     def advance(self, now: float, *, is_full: bool) -> None:
         """Advance the time. is_full: from now on lines wait although the model runs as many as it may."""
+        if is_full:
+            self.ran = now
         if self._seen is None:
             self._starts = now
         elif not self._work and not self._seconds and now - self._starts < WINDOW_SECONDS:

@@ -103,8 +103,10 @@ class Forecaster:
                     self._observe(label, (made.likely - made.made) / (batch.ended - made.made))
 
     async def _exchange_rates(self, now: float) -> None:
-        """Store the rates measured here, and read those of all servers."""
-        mine = {room: rate for room, meter in self._meters.items() if (rate := meter.rate()) is not None}
+        """Store the rates that were measured here lately, and read those of all servers."""
+        since = time.monotonic() - RENEW_SECONDS
+        running = [(room, meter) for room, meter in self._meters.items() if meter.ran > since]
+        mine = {room: rate for room, meter in running if (rate := meter.rate()) is not None}
         if mine:
             await self._store.write(lambda tables: tables.rates.store(mine, now))
         self._rates = await self._store.read(lambda tables: tables.rates.all())

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from batches import lines as lines_module
-from batches.rates import RateTable
+from batches.rates import RECENT_SECONDS, RateTable
 from batches.records import (
     BatchFault,
     BatchRecord,
@@ -387,6 +387,17 @@ def test_rates_of_servers_that_work_add_up(tables: BatchTables, database: Databa
     assert rates.all()["chat"] == RoomRate(110.0, 0.3)
     mine.close(epoch)
     assert rates.all() == {"chat": RoomRate(70.0, 0.3), "embed": RoomRate(9.0, 0.2)}, "the latest measurements"
+
+
+def test_an_older_rate_does_not_count_beside_anothers_recent_one(tables: BatchTables, database: Database) -> None:
+    rates = RateTable(database, "server-b")
+    for server in ("server-a", "server-b"):
+        RunnerTable(database, server).open()
+    tables.rates.store({"chat": RoomRate(50.0, 0.1)}, 1000.0)
+    rates.store({"chat": RoomRate(70.0, 0.3)}, 1000.0 + RECENT_SECONDS - 1)
+    assert rates.all() == {"chat": RoomRate(120.0, 0.3)}
+    rates.store({"chat": RoomRate(70.0, 0.3)}, 1000.0 + RECENT_SECONDS)
+    assert rates.all() == {"chat": RoomRate(70.0, 0.3)}
 
 
 def test_of_simultaneous_calls_with_one_key_one_creates(tables: BatchTables) -> None:

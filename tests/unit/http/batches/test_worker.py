@@ -650,6 +650,20 @@ async def test_a_batch_has_forecasts_while_it_runs_which_are_judged_at_its_end(
     await bench.worker.forecast("unknown")
 
 
+async def test_a_rate_is_stored_only_while_it_is_measured(bench: Bench) -> None:
+    bench.worker.stop_claiming()  # so that only this test measures
+    forecasts = bench.worker._forecasts
+    now = time.monotonic()
+    for room, began in (("chat", now - 20), ("embed", now - forecaster.RENEW_SECONDS - 20)):
+        meter = forecasts._meter(room)
+        for seconds in (0, 6, 12):
+            meter.advance(began + seconds, is_full=True)
+            meter.add(60.0)
+        assert meter.rate() is not None
+    await forecasts.renew([])
+    assert set(await bench.store.read(lambda tables: tables.rates.all())) == {"chat"}
+
+
 async def test_a_servers_metrics_compare_forecasts_with_the_ends_of_batches(served: BatchServer) -> None:
     forecasts = batch_worker(served.gateway.gateway)._forecasts
     forecasts._observe("tenth", 0.5)
