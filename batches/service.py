@@ -218,11 +218,20 @@ class BatchService:
     async def _sweep(self) -> None:
         if not await self.store.opened():
             return
-        await self.creator.resume()
-        await self.files.sweep()
-        await self.files.remove_orphans()
-        await self.remove_old(time.time())
-        await self.callbacks.forget(time.time())
+        errors: list[Exception] = []
+        for step in (
+            self.creator.resume,
+            self.files.sweep,
+            self.files.remove_orphans,
+            partial(self.remove_old, time.time()),
+            partial(self.callbacks.forget, time.time()),
+        ):
+            try:
+                await step()
+            except Exception as error:  # any error: the other steps do not depend on it
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("steps that failed", errors)
 
     def wake(self) -> None:
         """Check which lines may still run, because keys or teams have changed."""

@@ -388,6 +388,25 @@ async def test_a_running_batch_cannot_be_deleted(served: BatchServer) -> None:
         await served.client.batches.retrieve(made.id)
 
 
+async def test_answers_are_removed_though_another_step_of_the_round_fails(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> None:
+        raise OSError("the disk is gone")
+
+    made = await served.create(jsonl("a"))
+    await served.work(made.id, answered)
+    done = await served.client.batches.retrieve(made.id)
+    monkeypatch.setattr("batches.service.OUTPUT_SECONDS", -60)
+    monkeypatch.setattr(served.batches.files, "sweep", broken)
+    with pytest.raises(ExceptionGroup) as failed:
+        await served.batches._sweep()
+    assert [str(error) for error in failed.value.exceptions] == ["the disk is gone"]
+    assert done.output_file_id is not None
+    with pytest.raises(openai.NotFoundError):
+        await served.client.files.content(done.output_file_id)
+
+
 async def test_answers_are_removed_when_they_expire(served: BatchServer) -> None:
     made = await served.create(jsonl("a", "b"))
     await served.work(made.id, lambda number: answered(number) if number else refused(number))
