@@ -77,7 +77,8 @@ class Additions:
     async def preview(self, request: ModelRequest) -> Preview:
         """Preview an addition, and whether it fits. Changes nothing.
 
-        Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
+        Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here, Conflict
+        (name_in_use).
         """
         check_flags(request.overrides, self._trusted)
         try:
@@ -90,7 +91,9 @@ class Additions:
                 await self._checker.check(proposal.recipe, folder, request.team)
         plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
-        return Preview(proposal, text, plan, to_fetch, short, self._model_set.is_leaving(proposal.recipe.id))
+        if not (is_leaving := self._model_set.is_leaving(proposal.recipe.id)):
+            self._check_names(proposal.recipe, request)
+        return Preview(proposal, text, plan, to_fetch, short, is_leaving)
 
     def _propose(self, request: ModelRequest) -> tuple[Proposal, str, int]:
         """Return the proposal, its recipe as text, and the bytes to download from a hub."""
@@ -119,15 +122,17 @@ class Additions:
         return proposal, checked_text(proposal.recipe, proposal.choices, proposal.notes), to_fetch
 
     async def add(self, request: ModelRequest) -> AsyncGenerator[Step | AddedModel, None]:
-        """Add a model and yield the steps. Raises as `preview`, DoesNotFit, Conflict (name_in_use), source errors."""
+        """Add a model and yield the steps. Raises as `preview`, DoesNotFit, source errors."""
         yield Step("looking", detail=request.source)
         while True:
             preview = await self.preview(request)
             recipe = preview.recipe
             async with self._model_set.writing:  # if two requests add the same model, the second one finds it
                 if not self._model_set.is_leaving(recipe.id):
-                    is_new = self._check(preview, request)
+                    is_new = self._check_names(recipe, request)
                     if is_new:
+                        if preview.plan.verdict == "impossible":
+                            raise DoesNotFit(advice(preview))
                         await asyncio.to_thread(self._model_set.shelf.write, recipe, preview.text)
                         await self._model_set.reload()
                     break
@@ -142,9 +147,8 @@ class Additions:
             yield step
         yield AddedModel(entry.recipe, is_new)
 
-    def _check(self, preview: Preview, request: ModelRequest) -> bool:
-        """Check an addition. Returns False if the same model exists already."""
-        recipe = preview.recipe
+    def _check_names(self, recipe: Recipe, request: ModelRequest) -> bool:
+        """Check the names of an addition. Returns False if the same model exists already. Raises Conflict."""
         existing = self._model_set.recipe(recipe.id)
         if existing is not None:
             if existing.source == recipe.source and not request.overrides:
@@ -157,8 +161,6 @@ class Additions:
             )
         for name, param in ((recipe.id, "id"), *((alias, "overrides") for alias in recipe.aliases)):
             self._names.check_model(name, recipe.id, param, self._model_set.recipes())
-        if preview.plan.verdict == "impossible":
-            raise DoesNotFit(advice(preview))
         return True
 
     async def fetch_steps(self, entry: ModelEntry) -> AsyncGenerator[Step, None]:

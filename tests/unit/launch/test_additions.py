@@ -81,8 +81,19 @@ async def test_a_model_with_the_name_of_another_is_refused(
     _, adding = additions(tmp_path, 2048 * MIB, None, recipes, adapters)
     more: dict[str, Any] = {"id": name} if expected == "id" else {"overrides": {"aliases": [name]}}
     with pytest.raises(Conflict, match=words) as refused:
-        [step async for step in adding.add(replace(RERANK, **more))]
+        await adding.preview(replace(RERANK, **more))
     assert refused.value.code == "name_in_use"
+
+
+async def test_another_model_under_the_id_of_one_is_refused_in_a_preview_too(tmp_path: Path) -> None:
+    _, adding = additions(tmp_path, 2048 * MIB)
+    taken = (await adding.preview(RERANK)).recipe
+    model_set = SimpleNamespace(recipe=lambda _: taken, is_leaving=lambda _: False, recipes=lambda: [taken])
+    _, adding = additions(tmp_path, 2048 * MIB, model_set)
+    assert (await adding.preview(RERANK)).recipe == taken, "the same model again changes nothing"
+    with pytest.raises(Conflict, match=f"There is a model '{taken.id}' already") as refused:
+        await adding.preview(replace(RERANK, overrides={"description": "another"}))
+    assert (refused.value.code, refused.value.param) == ("name_in_use", "id")
 
 
 async def test_weights_that_are_larger_than_the_memory_are_refused_with_advice(tmp_path: Path) -> None:
