@@ -19,7 +19,8 @@ _IN_RESULT = ("text", "image", "tool_reference")
 _PLAIN = (*_IN_RESULT, "tool_use", "tool_result", "thinking", "redacted_thinking", "base64", "url", "ephemeral")
 _MARK = re.compile(rb'"type"\s*:\s*"(?!(?:' + "|".join(_PLAIN).encode() + rb')")')
 """Matches messages with other types. Inside a text the quotes would be escaped."""
-_IMAGE, _SOURCE = re.compile(rb'"type"\s*:\s*"image"'), re.compile(rb'"source"\s*:\s*\{\s*"')
+_UNUSUAL_IMAGE = re.compile(rb'"type"\s*:\s*"image"(?!\s*,\s*"source"\s*:\s*\{\s*")')
+"""Matches an image unless its source follows at once."""
 _NONE = msgspec.Raw(b"[]")
 
 
@@ -30,7 +31,7 @@ def write_out(request: ChatRequest) -> None:
     that vLLM would leave out.
     """
     raw = memoryview(request.fields.get("messages", _NONE))
-    if _MARK.search(raw) is None and len(_IMAGE.findall(raw)) <= len(_SOURCE.findall(raw)):
+    if _MARK.search(raw) is None and _UNUSUAL_IMAGE.search(raw) is None:
         return  # the usual case
     messages = request.value("messages")
     if not isinstance(messages, list):

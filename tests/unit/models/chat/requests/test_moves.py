@@ -183,8 +183,10 @@ def test_documents_and_search_results_become_text(path: str, block: Any, written
 @pytest.mark.parametrize("inside", [False, True])
 def test_other_documents_are_refused_also_in_the_result_of_a_tool(block: Any, field: str, inside: bool) -> None:
     held = {"type": "tool_result", "tool_use_id": "1", "content": [block]} if inside else block
+    call = {"type": "tool_use", "id": "2", "name": "copy", "input": {"source": {"path": "a"}}}
+    turns = [{"role": "user", "content": [TEXT, held]}, {"role": "assistant", "content": [call]}]
     with pytest.raises(BadRequest) as refused:
-        moved(MESSAGES, {"model": "m", "messages": [{"role": "user", "content": [TEXT, held]}]})
+        moved(MESSAGES, {"model": "m", "messages": turns})
     assert refused.value.param == f"messages[0].content[1]{'.content[0]' if inside else ''}.{field}"
 
 
