@@ -10,15 +10,19 @@ import time
 from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
 
 from console.history import RequestRoute, RequestRow
+from console.pages.adapters import MOST_VERSIONS
 from console.rendering import VENDORED, ago, files, money, seconds, templates
 from console.web import pages
 from registry.errors import EngineFailed
+from registry.recipes.definition import Tier
 from registry.state.database import State
+from runtime.http.pages import ConsoleHost
 from runtime.residency.states import ModelState
 from tenants.caller import Scope
 from tenants.keys.records import KeyRequest
@@ -196,6 +200,31 @@ async def test_older_requests_follow_although_new_ones_arrive(console: Console) 
         assert seen == [f"req-{number:03}" for number in reversed(range(100))]
         gone = await displayed.page("requests?part=rows&after=1.0 nobody")
         assert "no longer stored" in gone
+
+
+async def test_an_adapter_shows_its_newest_versions_and_counts_the_others(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = [
+        SimpleNamespace(version=f"v{number}", digest=f"sha256:{number:064x}", rank=8, bytes=1, created=0.0)
+        for number in range(1, MOST_VERSIONS + 4)
+    ]
+    adapter = SimpleNamespace(
+        name="style", base="chat", version="v2", digest=versions[1].digest, rank=8, bytes=1, aliases={}, pinned=False,
+        versions=versions, tier=Tier.DISK, hits=0, misses=0, last_stage_seconds=None, last_place_seconds=None,
+        probe=None,
+    )  # fmt: skip
+
+    async def adapters(_: ConsoleHost) -> list[object]:
+        return [adapter]
+
+    monkeypatch.setattr(ConsoleHost, "adapters", adapters)
+    async with console() as displayed:
+        page = await displayed.page("adapters")
+    visible = [version.version for version in versions if f"<li>{version.version} " in page]
+    assert visible == [version.version for version in versions[3:]]
+    assert f"{len(versions)} versions" in page
+    assert "and 3 older ones: roundhouse adapters show chat:style" in page
 
 
 async def test_a_request_has_the_reason_of_its_route_and_the_provider_that_answered(console: Console) -> None:
