@@ -89,7 +89,7 @@ def split(job: SplitJob) -> SplitSummary:
     try:
         fields = _fields(job.path)
         requests = fields.pop(LIST, None)
-        if sum(len(name) + memoryview(field).nbytes for name, field in fields.items()) > REST_BYTES:
+        if sum(len(name.encode()) + memoryview(field).nbytes for name, field in fields.items()) > REST_BYTES:
             raise _Fault(f"The fields other than '{LIST}' have more than {REST_BYTES} bytes.")
         url = job.urls[0] if job.form == "messages" else _url(fields, job.urls)
         with job.out.open("wb") as out:

@@ -54,7 +54,11 @@ def test_a_number_that_is_another_requests_id_is_not_used_twice(tmp_path: Path) 
     assert (found.param, "requests.1 needs a custom_id" in found.fault) == ("requests.1", True)
 
 
-@pytest.mark.parametrize(("name", "value"), [("n", "x" * REST_BYTES), ("x" * REST_BYTES, "n")], ids=["value", "name"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n", "x" * REST_BYTES), ("x" * REST_BYTES, "n"), ("ä" * (REST_BYTES // 2), "n")],
+    ids=["value", "name", "name of letters of two bytes"],
+)
 def test_the_size_of_the_other_fields_is_bounded(tmp_path: Path, name: str, value: str) -> None:
     """The server holds them in memory, and reads them as one line of the process."""
     found = split(job(tmp_path, json.dumps(body("a", **{name: value})).encode()))
