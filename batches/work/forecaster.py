@@ -94,13 +94,17 @@ class Forecaster:
         await self._store_of([(batch, caller)], now)
 
     async def judge(self, ids: Sequence[str]) -> None:
-        """Compare the forecasts of ended batches with the truth. Raises Unavailable."""
+        """Compare the forecasts of ended batches with the truth, and store the last rates.
+
+        Raises Unavailable, QueueFull.
+        """
         for id_ in ids:  # other batches no longer wait for these
             self._needs.pop(id_, None)
         for batch in await self._store.write(lambda tables: tables.batches.judge(ids)):
             for label, made in ((CREATION, batch.first_forecast), (TENTH, batch.tenth_forecast)):
                 if made is not None and batch.ended is not None and batch.ended > made.made:
                     self._observe(label, (made.likely - made.made) / (batch.ended - made.made))
+        await self._exchange_rates(self._clock())  # by the next forecast they may be old
 
     async def _exchange_rates(self, now: float) -> None:
         """Store the rates that were measured here lately, and read those of all servers."""

@@ -664,6 +664,18 @@ async def test_a_rate_is_stored_only_while_it_is_measured(bench: Bench) -> None:
     assert set(await bench.store.read(lambda tables: tables.rates.all())) == {"chat"}
 
 
+async def test_a_rate_is_stored_when_a_batch_ends(bench: Bench) -> None:
+    """By the next batch it may be old, and without another batch no forecast is renewed."""
+    bench.worker.stop_claiming()  # so that only this test measures
+    forecasts = bench.worker._forecasts
+    meter = forecasts._meter("chat")
+    for seconds in (-14, -8, -2):
+        meter.advance(time.monotonic() + seconds, is_full=True)
+        meter.add(60.0)
+    await forecasts.judge(["gone"])
+    assert set(await bench.store.read(lambda tables: tables.rates.all())) == {"chat"}
+
+
 async def test_a_servers_metrics_compare_forecasts_with_the_ends_of_batches(served: BatchServer) -> None:
     forecasts = batch_worker(served.gateway.gateway)._forecasts
     forecasts._observe("tenth", 0.5)
