@@ -139,7 +139,7 @@ REPLACED = (
         "an upstream bound on the memory of all media of a request",
         MEDIA,
         takes="self url media_io",
-        also="vllm.multimodal.media.connector",
+        also="vllm.multimodal.media.connector get_max_bytes",
     ),
     VllmPatch(
         "vllm.multimodal.media.connector:global_thread_pool",

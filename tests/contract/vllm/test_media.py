@@ -14,9 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import torch
+from aiohttp import ClientPayloadError
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from models.chat import settings
@@ -25,6 +27,7 @@ from models.chat.requests.media import BUDGET, MediaBudget
 from models.chat.vllm import launch, prewarm
 from models.chat.vllm.core import UnknownAdapter
 from models.chat.vllm.media import sending
+from models.chat.vllm.media.decoding import PART_LEAST
 from models.chat.vllm.media.reading import NESTED
 from registry.errors import BadRequest
 from tests.contract.chat import fixtures as chat_fixtures
@@ -286,6 +289,8 @@ async def test_each_frame_of_a_video_of_images_that_is_read_counts(base: Path) -
         ("image", "http://example.org/x", "must be from one of the allowed domains"),
         ("audio", "data:audio/wav;base64,AAAA", "cannot be decoded"),
         ("video", "data:video/mp4;base64,AAAA", "Could not open"),
+        ("audio", "data:audio/wav;base64," + "A" * (34 << 20), "file size exceeded: 25 MiB at most"),
+        ("image", "file:///etc/hostname", "file: URL is not read here"),
     ],
 )
 async def test_media_that_cannot_be_read_are_refused_by_field(base: Path, kind: str, url: str, message: str) -> None:
@@ -293,6 +298,47 @@ async def test_media_that_cannot_be_read_are_refused_by_field(base: Path, kind: 
     assert refused is not None
     assert (refused.param, refused.status) == ("input", 400)
     assert message in refused.message
+
+
+@pytest.mark.parametrize("fault", [ClientPayloadError(), ConnectionRefusedError(), TimeoutError()])
+async def test_a_url_that_cannot_be_fetched_is_refused_by_field(base: Path, fault: Exception) -> None:
+    of = connector(base, allowed_media_domains=["127.0.0.1"])
+    of.connection = SimpleNamespace(async_get_bytes=AsyncMock(side_effect=fault))
+    refused = await read(of, MediaBudget(1 << 20, "input"), ("image", "http://127.0.0.1/x"))
+    assert refused is not None
+    assert refused.param == "input"
+    assert f"could not be fetched from its URL ({type(fault).__name__})" in refused.message
+
+
+@pytest.mark.parametrize("kind", ["audio", "video"])
+def test_a_small_file_takes_no_memory_by_a_claim(base: Path, kind: str) -> None:
+    """FFmpeg fills as much with zeros as the title of a WAV file is said to have."""
+    size = 0x6000_0000
+    listed = b"LIST" + struct.pack("<I", size + 12) + b"INFOINAM" + struct.pack("<I", size)
+    data = wav(1)[:36] + listed
+    url = f"data:{kind}/x;base64,{base64.b64encode(data).decode()}"
+    of, status = connector(base), Path("/proc/self/status")
+    Path("/proc/self/clear_refs").write_text("5")  # the highest number from now on
+
+    def most() -> int:
+        return int(status.read_text().partition("VmHWM:")[2].split()[0]) >> 10
+
+    before = most()
+    with pytest.raises(ValueError, match=r"cannot be decoded|Could not open"):
+        getattr(of, f"fetch_{kind}")(url)
+    assert most() - before < 200
+
+
+async def test_a_sound_in_parts_of_a_sample_counts_as_more(base: Path) -> None:
+    """Each part takes 50 us, and a file of 25 MB may have 6 million."""
+    form = struct.pack("<HHIIHHHH", 0x11, 1, 16_000, 64_000, 4, 4, 2, 1)  # IMA ADPCM in blocks of one sample
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", 4_000) + bytes(4_000)
+    data = b"RIFF" + struct.pack("<I", len(body)) + body
+    url = f"data:audio/wav;base64,{base64.b64encode(data).decode()}"
+    assert await read(connector(base), MediaBudget(len(data) + 1_000 * PART_LEAST, "messages"), ("audio", url)) is None
+    refused = await read(connector(base), MediaBudget(len(data) + 999 * PART_LEAST, "messages"), ("audio", url))
+    assert refused is not None
+    assert refused.code == "media_too_large"
 
 
 async def test_a_picture_of_many_colour_profiles_is_not_opened(base: Path) -> None:
@@ -448,7 +494,7 @@ async def test_one_of_several_engine_cores_of_a_dense_model_keeps_no_image() -> 
     wire = Wire(cores=2)
     wire.core.vllm_config, wire.core.has_coordinator = config(), True
     wire.request(("a", 4 * MIB))
-    assert wire.core.roundhouse_media.find("a") is None
+    assert wire.core.roundhouse_media.get("a") is None
 
 
 @pytest.mark.parametrize("seed", range(5))

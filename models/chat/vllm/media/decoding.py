@@ -9,6 +9,7 @@ Sounds are read here. vLLM's own readers differ in what they accept, and one of 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextvars import ContextVar, copy_context
 from io import BytesIO
@@ -34,6 +35,10 @@ PROFILE, PROFILES = b"iCCP", 16
 """Colour profiles of a PNG: each may be 1 KB that inflates to 1 MB, and Pillow reads all, for seconds."""
 FRAME_LEAST = 8
 """Bytes of a frame at least. A header may claim any number of frames, and vLLM tries to read each."""
+PART_LEAST = 1024
+"""Bytes counted for a part of a sound at least. A file of 25 MB may have millions of one sample, 50 us each."""
+LARGEST_BLOCK = 1 << 27
+"""Bytes that FFmpeg may take at once. A WAV of 100 bytes may claim a title of 2 GB, which FFmpeg would fill with 0."""
 _FRAME: ContextVar[int] = ContextVar("roundhouse_frame", default=0)
 """Pixels of a frame of the video that this thread decodes."""
 
@@ -44,6 +49,9 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
     connector, image, audio: the modules of vllm.multimodal.media. video: vllm.multimodal.video. decoders: the modules
     with its check of a frame's size that may already be imported.
     """
+    from aiohttp import ClientError
+    from vllm.exceptions import VLLMClientError
+
     stock_submit, stock_load = connector.global_thread_pool.submit, connector.MediaConnector.load_from_url_async
     stock_open, stock_decode, stock_check = image.open_image, video.decode_video, decoders[0].check_frame_pixel_limit
 
@@ -58,6 +66,11 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
                 raise refusal(error) from None
             except (ValueError, NotImplementedError) as error:
                 raise refusal(BadRequest(str(error), param=budget.param)) from None
+            except VLLMClientError as error:  # names a setting of vLLM's for the field, and quotes the file's URL
+                most = f": {size >> 20} MiB at most" if (size := media_io.get_max_bytes()) else ""
+                raise refusal(BadRequest(f"{error.args[0]}{most}.", param=budget.param)) from None
+            except (RuntimeError, OSError, ClientError) as error:
+                raise refusal(BadRequest(_unread(url, error), param=budget.param)) from None
 
     def open_image(file: BytesIO) -> Any:
         if (count := file.getvalue().count(PROFILE)) > PROFILES:
@@ -80,6 +93,7 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
     def decode_video(backend: str, loader: Any, data: bytes, *arguments: Any, **options: Any) -> Any:
         return stock_decode(backend, _bounded(loader, data), data, *arguments, **options)
 
+    _bound_blocks()
     connector.global_thread_pool.submit = lambda work, *arguments, **named: stock_submit(
         copy_context().run, work, *arguments, **named
     )
@@ -87,6 +101,21 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
     image.open_image, audio.load_audio, video.decode_video = open_image, read_sound, decode_video
     for module in decoders:
         module.check_frame_pixel_limit = check_frame_pixel_limit
+
+
+def _bound_blocks() -> None:
+    """Bound what FFmpeg takes at once, in each of its copies: PyAV and OpenCV have one of their own."""
+    for path in {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libavutil" in line}:
+        ctypes.CDLL(path).av_max_alloc(ctypes.c_size_t(LARGEST_BLOCK))
+
+
+def _unread(url: str, error: Exception) -> str:
+    kind = url.partition(":")[0].lower()
+    if kind == "file":
+        return "A file: URL is not read here: send the content as a data: URL."
+    if kind == "data":
+        return f"A file cannot be decoded ({type(error).__name__}): send it in a usual format."
+    return f"A file could not be fetched from its URL ({type(error).__name__}): send it as a data: URL, or try again."
 
 
 def _bounded(loader: Any, data: bytes) -> Any:
@@ -123,7 +152,7 @@ def read_sound(path: BytesIO | Path, *, max_duration_s: float, max_decode_bytes:
         if taken > min(max_decode_bytes, max_duration_s * rate * SAMPLE_BYTES):
             raise ValueError(f"The sound is longer than {max_duration_s} seconds: send it in parts.")
         if budget is not None:
-            budget.take(part.nbytes)
+            budget.take(max(part.nbytes, PART_LEAST))
     if not parts:
         raise ValueError("The file holds no sound.")
     return np.concatenate(parts), rate
