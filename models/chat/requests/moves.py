@@ -36,6 +36,7 @@ from models.chat.requests import documents, turns
 from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest, begins
 from models.chat.requests.template import FIELD
 from models.messages import THINK
+from registry.errors import BadRequest
 
 GUIDED: Mapping[str, str] = {
     **{f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar", "json_object")},
@@ -158,16 +159,26 @@ def _detail_images(request: ChatRequest) -> None:
     if _IMAGE not in bytes(request.fields.get("input", _NULL)):
         return  # the usual case
     items = request.value("input")
-    if isinstance(items, list) and (detailed := [_detailed(item) for item in items]) != items:
+    if not isinstance(items, list):
+        return
+    detailed = [_detailed(item, f"input[{index}]") for index, item in enumerate(items)]
+    if detailed != items:
         request.replace("input", msgspec.json.encode(detailed))
 
 
-def _detailed(item: Any) -> Any:
+def _detailed(item: Any, at: str) -> Any:
     match item:
         case {"content": list(parts)}:
-            return {**item, "content": [_detailed(part) for part in parts]}
+            return {**item, "content": [_detailed(part, f"{at}.content[{n}]") for n, part in enumerate(parts)]}
         case {"output": list(parts)}:
-            return {**item, "output": [_detailed(part) for part in parts]}
+            return {**item, "output": [_detailed(part, f"{at}.output[{n}]") for n, part in enumerate(parts)]}
+        case {"type": "input_image", "file_id": str()} if item.get("image_url") is None:
+            field = f"{at}.file_id"
+            raise BadRequest(
+                f"{field}: images are not read from files here. Send 'image_url', with the image as a data: URL.",
+                param=field,
+                code="invalid_value",
+            )
         case {"type": "input_image"} if item.get("detail") is None:
             return {**item, "detail": "auto"}
         case _:

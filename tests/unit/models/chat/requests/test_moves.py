@@ -211,6 +211,14 @@ def test_images_in_the_input_of_a_response_get_the_default_detail(field: str, mi
     assert body["input"] == [{"call_id": "1", field: whole}, *items[1:]]
 
 
+@pytest.mark.parametrize("field", ["content", "output"])
+def test_an_image_of_a_response_that_is_a_file_is_refused_by_name(field: str) -> None:
+    image = {"type": "input_image", "file_id": "file-1", "detail": "auto"}
+    with pytest.raises(BadRequest, match="Send 'image_url'") as refused:
+        moved(RESPONSES, {"model": "m", "input": [{"call_id": "1", field: [TEXT, image]}]})
+    assert refused.value.param == f"input[0].{field}[1].file_id"
+
+
 @pytest.mark.parametrize("block", [{"type": "resource", "text": "a"}, {"text": "a"}])
 def test_blocks_that_vllm_would_leave_out_of_a_tools_result_are_refused(block: Any) -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": [TEXT, block]}
