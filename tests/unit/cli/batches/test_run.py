@@ -127,6 +127,23 @@ def test_a_file_with_faults_is_not_sent(server: FakeServer, run: Run, tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_line_over_the_usual_size_is_left_to_the_server(
+    server: FakeServer, run: Run, input_: Path, tmp_path: Path
+) -> None:
+    """It may have a larger --max-json or --bounds-factor."""
+    served = Batches(server, batch("completed", 5))
+    large: list[Any] = ["a" * (4 << 20), [[]] * 70_000]
+    rows = [{"custom_id": str(n), "method": "POST", "url": URL, "body": {"x": x}} for n, x in enumerate(large)]
+    with input_.open("a") as file:
+        file.write(jsonl(rows))
+    result = run("batch", "run", str(input_), "-o", str(tmp_path / "out.jsonl"))
+    assert result.exit_code == 0, result.stderr
+    (upload,) = served.sent("/v1/files")
+    assert input_.read_bytes() in upload.body
+    input_.write_text(jsonl(rows) + "{}\n")
+    assert run("batch", "run", str(input_), "-o", str(tmp_path / "out.jsonl")).exit_code == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"[" * 3000, b"[1]\n"])
 def test_files_that_are_no_input_are_refused(server: FakeServer, run: Run, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "in.jsonl"
