@@ -19,7 +19,7 @@ WEIGHT = "Its share of a contended model in tokens: weight 2 gets twice as much 
 Id = Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team: a-z, 0-9, '-' and '_'.", show_default=False)]
 
 TEXTS = "Keep the texts of its last requests and answers in memory, for the console's page Requests."
-HOURS = "Store its Responses for this many hours; 0 deletes them and stores none."
+HOURS = "Store its Responses for this many hours; 0 deletes them and stores none, or for team default as `serve` says."
 ZONE = "Time zone of the days and months of its budgets, such as Europe/Berlin."
 
 
