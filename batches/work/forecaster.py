@@ -20,6 +20,8 @@ EARLY_SECONDS = 2.0
 """The same while a batch has no forecast or has just started."""
 OTHERS_SECONDS = 1.5 * RENEW_SECONDS
 """Seconds that another server's forecast stays, so that servers with different data do not compete."""
+LATELY_SECONDS = 2 * RENEW_SECONDS
+"""Rates that were measured longer ago are not stored again. Renewals are a little further apart than RENEW_SECONDS."""
 CREATION, TENTH = "creation", "tenth"
 Observe = Callable[[str, float], None]
 """Called with the moment of a forecast (`CREATION`, `TENTH`), and its predicted time divided by the actual one."""
@@ -108,7 +110,7 @@ class Forecaster:
 
     async def _exchange_rates(self, now: float) -> None:
         """Store the rates that were measured here lately, and read those of all servers."""
-        since = time.monotonic() - RENEW_SECONDS
+        since = time.monotonic() - LATELY_SECONDS
         running = [(room, meter) for room, meter in self._meters.items() if meter.ran > since]
         mine = {room: rate for room, meter in running if (rate := meter.rate()) is not None}
         if mine:

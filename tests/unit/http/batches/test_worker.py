@@ -654,7 +654,7 @@ async def test_a_rate_is_stored_only_while_it_is_measured(bench: Bench) -> None:
     bench.worker.stop_claiming()  # so that only this test measures
     forecasts = bench.worker._forecasts
     now = time.monotonic()
-    for room, began in (("chat", now - 20), ("embed", now - forecaster.RENEW_SECONDS - 20)):
+    for room, began in (("chat", now - forecaster.RENEW_SECONDS - 20), ("embed", now - forecaster.LATELY_SECONDS - 20)):
         meter = forecasts._meter(room)
         for seconds in (0, 6, 12):
             meter.advance(began + seconds, is_full=True)
