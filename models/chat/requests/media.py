@@ -18,6 +18,9 @@ LARGEST, SMALLEST = "max_pixels", "min_pixels"
 DECODING = {"image": frozenset({"image_mode", "rgba_background_color"})}
 """Settings of decoding that clients may send: those without effect on memory."""
 PIXEL_BYTES = 3
+PASSED = 1 << 36
+"""Pixels of the frames that a request's videos have up to the last one that is read: 40 minutes of 1280 x 720 at 30
+per second. All are decoded, in a minute; a file of 10 MB may have 240,000 frames."""
 AT_ONCE = 4
 """Files of one request that are fetched and decoded at once, of the eight that vLLM decodes for all."""
 
@@ -28,6 +31,7 @@ class MediaBudget:
     def __init__(self, total: int, param: str, smallest: int = 0) -> None:
         """param: the field that holds them. smallest: pixels to which each image is enlarged at least."""
         self._total = self._left = total
+        self._passed = 0
         self._smallest, self._lock = smallest, threading.Lock()
         self.param, self.turns = param, asyncio.Semaphore(AT_ONCE)
 
@@ -46,6 +50,17 @@ class MediaBudget:
     def take_images(self, pixels: int, count: int = 1) -> None:
         """Take the bytes of images, or frames, with so many pixels each. Raises BadRequest if there are too few."""
         self.take(PIXEL_BYTES * count * max(pixels, self._smallest))
+
+    def pass_frames(self, pixels: int, count: int) -> None:
+        """Count the frames of a video, with so many pixels each. Raises BadRequest if decoding takes too long."""
+        with self._lock:
+            self._passed += pixels * max(count, 0)
+            if self._passed > PASSED:
+                raise BadRequest(
+                    f"The frames of the videos have more than {PASSED} pixels together. Send smaller or shorter ones.",
+                    param=self.param,
+                    code="media_too_large",
+                )
 
 
 BUDGET: ContextVar[MediaBudget | None] = ContextVar("roundhouse_media_budget", default=None)

@@ -180,6 +180,13 @@ REPLACED = (
         takes="source target",
     ),
     VllmPatch(
+        "vllm.multimodal.video_decoders.opencv:OpenCVVideoBackendMixin.get_video_metadata",
+        "a video of a small file does not take an hour of computation",
+        "an upstream bound on the frames that are decoded",
+        MEDIA,
+        takes="cap",
+    ),
+    VllmPatch(
         "vllm.multimodal.video_decoders.base:check_frame_pixel_limit",
         "tells the size of a video's frames",
         "an upstream bound on the memory of all media of a request",

@@ -23,6 +23,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from models.chat import settings
 from models.chat.grammars.admission import ADMISSION
+from models.chat.requests import media
 from models.chat.requests.media import BUDGET, MediaBudget
 from models.chat.vllm import launch, prewarm
 from models.chat.vllm.core import UnknownAdapter
@@ -352,6 +353,18 @@ async def test_a_picture_of_many_colour_profiles_is_not_opened(base: Path) -> No
         assert (refused is not None) == is_refused
     assert refused is not None
     assert "17 colour profiles" in refused.message
+
+
+async def test_a_long_video_is_refused_before_it_is_decoded(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All frames up to the last of the sample are decoded: a file of 10 MB may take an hour."""
+    url = f"data:video/mp4;base64,{base64.b64encode(VIDEO).decode()}"
+    of, passed = connector(base), 2 * 10 * 64 * 48
+    monkeypatch.setattr(media, "PASSED", passed)
+    assert await read(of, MediaBudget(1 << 30, "messages"), ("video", url), ("video", url)) is None
+    monkeypatch.setattr(media, "PASSED", passed - 1)
+    refused = await read(of, MediaBudget(1 << 30, "messages"), ("video", url), ("video", url))
+    assert refused is not None
+    assert (refused.param, refused.code) == ("messages", "media_too_large")
 
 
 async def test_a_video_that_claims_more_frames_than_it_can_hold_is_refused(base: Path) -> None:

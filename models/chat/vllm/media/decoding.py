@@ -39,6 +39,8 @@ PART_LEAST = 1024
 """Bytes counted for a part of a sound at least. A file of 25 MB may have millions of one sample, 50 us each."""
 LARGEST_BLOCK = 1 << 27
 """Bytes that FFmpeg may take at once. A WAV of 100 bytes may claim a title of 2 GB, which FFmpeg would fill with 0."""
+FRAME_COUNT = 7
+"""OpenCV's CAP_PROP_FRAME_COUNT."""
 _FRAME: ContextVar[int] = ContextVar("roundhouse_frame", default=0)
 """Pixels of a frame of the video that this thread decodes."""
 
@@ -47,13 +49,15 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
     """Bound what is decoded.
 
     connector, image, audio: the modules of vllm.multimodal.media. video: vllm.multimodal.video. decoders: the modules
-    with its check of a frame's size that may already be imported.
+    with its check of a frame's size that may already be imported: its own, and OpenCV's.
     """
     from aiohttp import ClientError
     from vllm.exceptions import VLLMClientError
 
     stock_submit, stock_load = connector.global_thread_pool.submit, connector.MediaConnector.load_from_url_async
     stock_open, stock_decode, stock_check = image.open_image, video.decode_video, decoders[0].check_frame_pixel_limit
+    opencv = decoders[1].OpenCVVideoBackendMixin
+    stock_metadata = opencv.get_video_metadata
 
     async def load_from_url_async(self: Any, url: str, media_io: Any, **options: Any) -> Any:
         budget = BUDGET.get()
@@ -90,9 +94,15 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
         stock_check(width, height)
         _FRAME.set(width * height)
 
+    def get_video_metadata(cap: Any) -> Any:
+        if (budget := BUDGET.get()) is not None:  # now, since the stock function already decodes up to the end
+            budget.pass_frames(_FRAME.get(), int(cap.get(FRAME_COUNT)))
+        return stock_metadata(cap)
+
     def decode_video(backend: str, loader: Any, data: bytes, *arguments: Any, **options: Any) -> Any:
         return stock_decode(backend, _bounded(loader, data), data, *arguments, **options)
 
+    opencv.get_video_metadata = staticmethod(get_video_metadata)
     _bound_blocks()
     connector.global_thread_pool.submit = lambda work, *arguments, **named: stock_submit(
         copy_context().run, work, *arguments, **named
