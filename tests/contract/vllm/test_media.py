@@ -236,14 +236,13 @@ async def test_all_kinds_of_media_share_the_budget(base: Path) -> None:
 
 
 async def test_frames_count_before_they_are_decoded(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import cv2
     import numpy as np
 
     def fail(*_: Any, **__: Any) -> Any:
         raise AssertionError("the memory was taken")
 
     monkeypatch.setattr(np, "empty", fail)
-    monkeypatch.setattr(cv2, "cvtColor", fail)
+    monkeypatch.setattr("cv2.cvtColor", fail)
     url = f"data:video/mp4;base64,{base64.b64encode(VIDEO).decode()}"
     assert await read(connector(base), MediaBudget(SIZES["video"] - 1, "messages"), ("video", url)) is not None
 
