@@ -9,6 +9,7 @@ import threading
 from contextvars import ContextVar
 
 from models.chat.requests.request import RESPONSES, ChatRequest
+from registry.base.wording import size_words
 from registry.bounds import Bounds
 from registry.errors import BadRequest
 
@@ -41,7 +42,7 @@ class MediaBudget:
             self._left -= count
             if self._left < 0:
                 raise BadRequest(
-                    f"The images, sounds and videos take more than {self._total} bytes together when they are decoded. "
+                    f"The images, sounds and videos take more than {size_words(self._total)} together when decoded. "
                     "Send fewer, smaller or shorter ones.",
                     param=self.param,
                     code="media_too_large",

@@ -26,7 +26,7 @@ def test_all_media_together_are_bounded(path: str, field: str) -> None:
     left.take_images(500_000)
     left.take_images(25_000, 10)
     left.take(750_000)
-    with pytest.raises(BadRequest, match="more than 3000000 bytes together") as refused:
+    with pytest.raises(BadRequest, match=r"more than 2\.9 MiB together") as refused:
         left.take(1)
     assert (refused.value.code, refused.value.param) == ("media_too_large", field)
 
