@@ -24,6 +24,8 @@ import sqlalchemy as sa
 from registry.errors import Conflict
 from registry.storage.database import Database
 
+ENVIRONMENT = Path(__file__).parent
+"""The folder with `env.py`, by which Alembic runs the migrations of every package."""
 LEAST = "least"
 LOCK = 0x726F756E64
 """Number of the advisory lock that serialises migrations of several gateways on PostgreSQL."""
@@ -56,7 +58,10 @@ def _upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
     from alembic.util import CommandError
 
     config = Config()
-    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    for option, folder in (("script_location", ENVIRONMENT), ("version_locations", scripts / "versions")):
+        config.set_main_option(option, str(folder).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")  # which no path contains
+    config.attributes["table"] = table
     with database.write() as connection:
         if not database.is_sqlite:
             connection.execute(sa.text("SET LOCAL lock_timeout = 0"))  # another server's migration may take minutes
