@@ -6,14 +6,20 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from fleet.launchers.cluster import PORTS, WORKERS, Cluster
-from fleet.launchers.processes import LaunchSpec, ProcessLauncher, ProcessRecord, RecordFile, without_ray
+from fleet.launchers.processes import (
+    LaunchSpec,
+    ProcessLauncher,
+    ProcessRecord,
+    RecordFile,
+    wait_until,
+    without_ray,
+)
 from registry.base.child import with_our_packages
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.storage.files import make_private, write_text
@@ -87,7 +93,7 @@ def start_ray(cluster: Cluster, host: str) -> bool:
         size = spec.log.stat().st_size if spec.log.exists() else 0
         process = launcher.start(spec)
         file.write(process)
-        if not _await(partial(_is_over, launcher, process, spec.log, size)):
+        if not wait_until(partial(_is_over, launcher, process, spec.log, size), START_SECONDS):
             launcher.end(process, END_SECONDS)
             break
         if not launcher.has_ended(process):
@@ -151,12 +157,3 @@ def _is_over(launcher: ProcessLauncher, process: ProcessRecord, log: Path, size:
     with log.open("rb") as lines:
         lines.seek(size)
         return STARTED in lines.read()
-
-
-def _await(until: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if until():
-            return True
-        time.sleep(0.1)
-    return False

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import psutil
@@ -33,10 +32,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     pid: int
     created: float
-    """Time of its start, in clock ticks since the machine's boot, because process ids are reused.
-
-    Earlier versions wrote a time of day, which seems to change when the clock is set.
-    """
+    """Time of its start, in clock ticks since the machine's boot, because process ids are reused."""
     boot: str
     """The machine's boot id."""
 
@@ -50,20 +46,8 @@ class LaunchSpec:
     log: Path
 
 
-class Launcher(Protocol):
-    """Starts and ends the process of one server."""
-
-    def start(self, spec: LaunchSpec) -> ProcessRecord: ...
-
-    def has_ended(self, process: ProcessRecord) -> bool: ...
-
-    def end(self, process: ProcessRecord, seconds: float) -> None:
-        """Terminate the process, kill its session after `seconds`, and return once it has ended."""
-        ...
-
-
 class ProcessLauncher:
-    """`Launcher` on this machine."""
+    """Starts and ends processes on this machine."""
 
     def start(self, spec: LaunchSpec) -> ProcessRecord:
         scope = _SCOPE if SYSTEMD.exists() and os.geteuid() == 0 else ()
@@ -80,23 +64,23 @@ class ProcessLauncher:
         return living is None or has_ended(living)
 
     def end(self, process: ProcessRecord, seconds: float) -> None:
+        """Terminate the process, kill its session after `seconds`, and return once it has ended."""
         living = _living(process)
         if living is None:
             return
         with suppress(psutil.NoSuchProcess):
             living.terminate()
-        _wait(lambda: has_ended(living), seconds)
+        wait_until(lambda: has_ended(living), seconds)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        _wait(lambda: has_ended(living), seconds)
+        wait_until(lambda: has_ended(living), seconds)
 
 
 def _living(process: ProcessRecord) -> psutil.Process | None:
     if process.boot != boot():
         return None
     try:
-        candidate = psutil.Process(process.pid)
-        return candidate if process.created in (_started(process.pid), candidate.create_time()) else None
+        return psutil.Process(process.pid) if process.created == _started(process.pid) else None
     except (psutil.NoSuchProcess, OSError):
         return None
 
@@ -106,10 +90,12 @@ def _started(pid: int) -> float:
     return float(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
-def _wait(until: Callable[[], bool], seconds: float) -> None:
+def wait_until(is_done: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition, for a bounded time. Returns whether it came true."""
     deadline = time.monotonic() + seconds
-    while not until() and time.monotonic() < deadline:
+    while not (done := is_done()) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return done
 
 
 def boot() -> str:

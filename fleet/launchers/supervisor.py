@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from fleet.launchers.processes import Launcher, LaunchSpec, ProcessRecord, RecordFile
+from fleet.launchers.processes import LaunchSpec, ProcessLauncher, ProcessRecord, RecordFile
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before an ended server is restarted, doubled each time."""
@@ -38,7 +38,7 @@ def pause(in_a_row: int) -> float:
 class Supervisor:
     """Keeps one server running. For one thread; `now` is the caller's monotonic clock in seconds."""
 
-    def __init__(self, launcher: Launcher, spec: LaunchSpec, file: RecordFile) -> None:
+    def __init__(self, launcher: ProcessLauncher, spec: LaunchSpec, file: RecordFile) -> None:
         self._launcher, self._spec, self._file = launcher, spec, file
         self._starts = Starts()
 

@@ -77,7 +77,7 @@ def open_members(url: str, fleet: str) -> "MemberTable":
         database.close()
         raise
     database.set_timeouts()
-    return MemberTable(database, DesiredTable(database, f"roundhouse_fleet_{fleet}"))
+    return MemberTable(database, DesiredTable(database, schema_of(fleet)))
 
 
 class OlderState(Unavailable):
@@ -88,7 +88,7 @@ class OlderState(Unavailable):
 
 class MemberTable:
     def __init__(self, database: Database, desired: DesiredTable) -> None:
-        self._database, self.desired = database, desired
+        self.database, self.desired = database, desired
         self._seen = 0
         """The highest count of renewals seen."""
         self._swept: dict[str, tuple[datetime.datetime, float]] = {}
@@ -96,18 +96,13 @@ class MemberTable:
         self._clock_ahead = time.time() - time.monotonic()
         """The database's clock (until it answers, this machine's) minus this process's monotonic clock."""
 
-    @property
-    def database(self) -> Database:
-        """The fleet's database, for its other tables."""
-        return self._database
-
     def now(self) -> float:
         """Return the database's time in seconds since the epoch, extrapolated without a call."""
         return self._clock_ahead + time.monotonic()
 
     def read_clock(self) -> None:
         """Read the database's clock. Raises Unavailable."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             self._read_clock(connection)
 
     def _read_clock(self, connection: sa.Connection) -> None:
@@ -117,12 +112,12 @@ class MemberTable:
 
     def check(self, new: NewMember) -> None:
         """Raise Conflict if `join` would."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             self._check(connection, new)
 
     def join(self, new: NewMember) -> int:
         """Take the name. Returns the boot number. Raises Conflict while another server has it."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if not (before := self._check(connection, new)):
                 self._read_clock(connection)
                 before = int(self.now())  # above all boots of a row that was deleted
@@ -163,7 +158,7 @@ class MemberTable:
         """
         own = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
         increment = sa.update(RENEWALS).values(count=RENEWALS.c.count + 1).returning(RENEWALS.c.count)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             count = int(connection.execute(increment).scalar_one())
             if count <= self._seen:
                 raise OlderState("The fleet's database is in an older state than this server has seen.")
@@ -176,12 +171,12 @@ class MemberTable:
 
     def list(self) -> Sequence[Member]:
         """Return all members whose lease has not expired."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _living(connection)
 
     def drain(self, name: str, draining: bool) -> None:
         """Drain a server, or end that. Raises NotFound if it is not a living member."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             names = [member.name for member in _living(connection)]
             if name not in names:
                 listed = ", ".join(nearest(name, names)) or "none"
@@ -202,7 +197,7 @@ class MemberTable:
         dead = dead.group_by(MEMBERS.c.server)
         dead = dead.having(newest < now - datetime.timedelta(seconds=DEAD_SECONDS))
         lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtext(sa.func.concat(sa.func.current_schema(), " sweep")))
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             if not connection.execute(sa.select(lock)).scalar_one():
                 return {}
             ended, forgotten = {}, []
@@ -216,7 +211,7 @@ class MemberTable:
                 if ends == row.ends and row.is_forgotten:
                     forgotten.append(row)
         for row in forgotten:
-            with self._database.write() as connection:
+            with self.database.write() as connection:
                 its = (MEMBERS.c.server == row.server) & (MEMBERS.c.lease_until <= row.ends)
                 connection.execute(sa.delete(MEMBERS).where(its))
             del self._swept[row.server]
@@ -225,12 +220,12 @@ class MemberTable:
     def leave(self, name: str, boot: int) -> None:
         """Release the lease."""
         own = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(sa.update(MEMBERS).where(own).values(lease_until=sa.func.clock_timestamp()))
 
     def close(self) -> None:
         self.desired.stop_leading()
-        self._database.close()
+        self.database.close()
 
 
 def _lease() -> sa.ColumnElement[datetime.datetime]:

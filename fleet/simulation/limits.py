@@ -1,10 +1,11 @@
 """Limits in blocks: the database's row for each limit, and the nodes' blocks."""
 
-from fleet.blocks import block_size
+from math import inf
+
+from fleet.blocks import LimitBlock, block_size
 
 WINDOW = 60.0
 """Length of a limit's window in seconds, by the database's clock."""
-IDLE_SECONDS = 2.0
 
 
 class SimLimits:
@@ -18,8 +19,8 @@ class SimLimits:
         self._capacities, self._nodes = capacities, nodes
         self._window = -1
         self._granted: dict[str, int] = {}
-        self._blocks: dict[tuple[str, str], list[float]] = {}
-        """The rest and the time of last use, by node and team."""
+        self._blocks: dict[tuple[str, str], LimitBlock] = {}
+        """Block by node and team."""
         self.is_away = False
         """Whether the database is away."""
         self.admitted: dict[tuple[str, int], int] = {}
@@ -34,25 +35,18 @@ class SimLimits:
             self._window = window
             self._granted.clear()
             self._blocks.clear()
-        block = self._blocks.setdefault((node, team), [0, now])
-        if block[0] < 1 and not self.is_away:
-            self._give_back(team, now)
-            granted = self._granted.get(team, 0)
+        block = self._blocks.setdefault((node, team), LimitBlock())
+        if block.missing(1, now) and not self.is_away:
+            idle = sum(block.idle(now) for (_, owner), block in self._blocks.items() if owner == team)
+            granted = self._granted.get(team, 0) - idle
             taken = block_size(capacity, granted, 1, self._nodes)
             self._granted[team] = granted + taken
-            block[0] += taken
-        if block[0] < 1:
+            block.add(taken, window + 1, inf, now)  # it is removed with its window
+        if block.missing(1, now):
             return False
-        block[0] -= 1
-        block[1] = now
+        block.charge(1, now)
         self.admitted[team, window] = self.admitted.get((team, window), 0) + 1
         return True
-
-    def _give_back(self, team: str, now: float) -> None:
-        for (_, owner), block in self._blocks.items():
-            if owner == team and block[0] >= 1 and now - block[1] >= IDLE_SECONDS:
-                self._granted[team] -= int(block[0])
-                block[0] = 0
 
     @property
     def capacity(self) -> int:

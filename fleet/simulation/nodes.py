@@ -31,7 +31,6 @@ class SimNode:
         self.busy_seconds, self._busy_at, self.work = 0.0, 0.0, 0
         self.on_end: Callable[[SimRequest], None] = lambda _request: None
         self.on_change: Callable[[SimNode], None] = lambda _node: None
-        self.loads = 0
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def accepts(self, model: str) -> bool:
@@ -118,9 +117,8 @@ class SimNode:
         self._count(-1)
         self.under_way.pop(id(request), None)
         replica.running -= 1
-        replica.seconds += 0.05 * (self._clock.now - began - replica.seconds) if replica.seconds else (
-            self._clock.now - began
-        )  # fmt: skip
+        seconds = self._clock.now - began
+        replica.seconds += 0.05 * (seconds - replica.seconds) if replica.seconds else seconds
         if request.digest is not None:
             replica.use(request.digest, -1)
         if not self.is_cut and self._has(request):
@@ -180,7 +178,6 @@ class SimNode:
             if free[device] < self._desired[model]:
                 continue
             replica = self.replicas[model] = SimReplica(model, self._desired[model], device, self._scenario.places)
-            self.loads += 1
             self._clock.after(times.load + times.load_gib * replica.held, self._loaded, replica, self.boot)
 
     def _loaded(self, replica: SimReplica, boot: int) -> None:

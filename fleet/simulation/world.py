@@ -2,11 +2,12 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from fleet.demand import DemandMean, demand_of
 from fleet.epochs import DesiredReplicas, may_follow, successor
 from fleet.place import FleetPlan, ModelNeed, place
+from fleet.reports import NodeReport
 from fleet.simulation.clock import VirtualClock
 from fleet.simulation.fronts import RESET_SECONDS, SILENT_SECONDS, SimFront
 from fleet.simulation.limits import WINDOW, SimLimits
@@ -35,6 +36,7 @@ class World:
     def __init__(self, scenario: Scenario, on_progress: Callable[[float], None] = lambda _part: None) -> None:
         self.scenario, self._on_progress = scenario, on_progress
         self.clock, self.traffic = VirtualClock(), SimTraffic(scenario)
+        self._arrivals = self.traffic.arrivals()
         self._rng = random.Random(scenario.seed + 3)
         names = [f"node-{number + 1}" for number in range(scenario.nodes)]
         self.nodes = {
@@ -70,19 +72,18 @@ class World:
         clock.after(PLACE_EVERY, self._place)
         self._sample()
         clock.after(WARM_PART * seconds, self._warm)
-        self._arrivals = self.traffic.arrivals()
-        self._next_arrival(self._arrivals)
+        self._next_arrival()
         for step in range(1, 101):
             clock.run(seconds * step / 100)
             self._on_progress(step / 100)
 
-    def _next_arrival(self, arrivals: Iterator[SimRequest]) -> None:
-        request = next(arrivals, None)
+    def _next_arrival(self) -> None:
+        request = next(self._arrivals, None)
         if request is not None:
             self.clock.after(request.arrived - self.clock.now, self._arrive, request)
 
     def _arrive(self, request: SimRequest) -> None:
-        self._next_arrival(self._arrivals)
+        self._next_arrival()
         front = self.fronts[self._rng.randrange(len(self.fronts))]
         self.requests.append(request)
         self._front_of[id(request)] = front
@@ -128,8 +129,8 @@ class World:
             else:
                 front.table.add(report, self.clock.now)
 
-    def _take(self, table: ReportTable, report: object) -> None:
-        table.add(report, self.clock.now)  # type: ignore[arg-type]
+    def _take(self, table: ReportTable, report: NodeReport) -> None:
+        table.add(report, self.clock.now)
 
     def _changed(self, node: SimNode) -> None:
         """Report a node's change at once, and send it the desired list after a start."""
@@ -160,8 +161,7 @@ class World:
             table.add(node.report(), 0.0)
         slots = self.scenario.load * self.scenario.nodes * self.scenario.devices
         demand = {model: slots * weight for model, weight in self.traffic.weights.items()}
-        self._plan = place(self._needs, table, demand, 0.0)
-        self._plan = FleetPlan(self._plan.replicas)
+        self._plan = FleetPlan(place(self._needs, table, demand, 0.0).replicas)
         self._demand = demand
         self._write(DesiredReplicas(1, self._plan.replicas))
         for node in self.nodes.values():

@@ -39,7 +39,7 @@ def server(name: str = "node-1", data: str = "data-1", address: str = "https://1
 
 def age(members: MemberTable, name: str, seconds: float) -> None:
     """Age a member's lease by so many seconds."""
-    with members._database.write() as connection:
+    with members.database.write() as connection:
         later = MEMBERS.c.lease_until - timedelta(seconds=seconds)
         connection.execute(sa.update(MEMBERS).where(MEMBERS.c.name == name).values(lease_until=later))
 
@@ -123,8 +123,8 @@ def test_sqlite_is_refused_as_a_fleets_database() -> None:
 
 
 def test_a_fleet_of_a_newer_version_is_refused(members: MemberTable, url: str) -> None:
-    schema = members._database._schema
-    with members._database.write() as connection:
+    schema = members.database._schema
+    with members.database.write() as connection:
         connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999', least = '9999'"))
     with pytest.raises(Conflict, match="written by a newer Roundhouse"):
         open_members(url, str(schema).removeprefix("roundhouse_fleet_"))

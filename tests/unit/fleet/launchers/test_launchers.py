@@ -132,8 +132,6 @@ def test_a_process_outlives_its_starter_and_is_found_again(tmp_path: Path, monke
         other = ProcessRecord(process.pid, process.created - 1, process.boot)
         assert launcher.has_ended(other), "its number is now of another process"
         assert launcher.has_ended(ProcessRecord(process.pid, process.created, "earlier"))
-        by_clock = ProcessRecord(process.pid, psutil.Process(process.pid).create_time(), process.boot)
-        assert not launcher.has_ended(by_clock), "a record of an earlier version"
         booted = psutil.boot_time() - 3600
         with monkeypatch.context() as patch:  # the boot's time of day, as Linux computes it, follows the clock
             patch.setattr(psutil._pslinux, "boot_time", lambda: booted)
