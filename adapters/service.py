@@ -21,8 +21,9 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, Unavailable
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion, Version
+from registry.state.adapters import AdapterTable
 from registry.state.database import State
-from registry.state.versions import VersionChange, check_alias
+from registry.state.versions import check_alias
 from registry.storage.reserve import DiskReserve
 
 log = logging.getLogger("roundhouse.adapters")
@@ -197,9 +198,9 @@ class AdapterService:
         return self._state.adapters.get(key)
 
     # --- changes -------------------------------------------------------------------------------------------------
-    async def change(self, key: AdapterKey, change: VersionChange) -> Adapter:
-        """Change aliases or the current version. Raises NotFound, Conflict, BadRequest."""
-        return await self._locked(key, lambda: change.apply(self._state.adapters, key))
+    async def change(self, key: AdapterKey, change: Callable[[AdapterTable, AdapterKey], Adapter]) -> Adapter:
+        """Change aliases or the current version by a method of the table. Raises NotFound, Conflict, BadRequest."""
+        return await self._locked(key, lambda: change(self._state.adapters, key))
 
     async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
         return await self._locked(key, lambda: self._state.adapters.pin(key, pinned))

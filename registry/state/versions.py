@@ -41,6 +41,7 @@ class VersionTable(ABC, Generic[K, R]):
     |--------------|--------------|------------------------------------------------------------------|
     | point        | NotFound     | makes that version current; rollback returns to the previous one |
     | rollback     | NotFound     | makes the previously current version current; Conflict if none   |
+    |              |              | with a version: as `point`                                       |
     | set_alias    | NotFound     | points the alias to that version, whatever it pointed to before  |
     | remove_alias | NotFound     | removes the alias; NotFound if there is none                     |
     | prune        | NotFound     | deletes old versions that are not current, aliased or in use     |
@@ -195,8 +196,10 @@ class VersionTable(ABC, Generic[K, R]):
                 self._make_current(db, row_id, version.number)
             return self._one(db, key)
 
-    def rollback(self, key: K) -> R:
-        """Go back to the previously current version; a second call goes back one more."""
+    def rollback(self, key: K, ref: str | None = None) -> R:
+        """Go back to a version, by default the previously current one; a second call goes back one more."""
+        if ref:
+            return self.point(key, ref)
         with self._change(key) as (db, record, row_id):
             currents = self._tables.currents
             query = sa.select(currents.c.seq).where(currents.c.owner == row_id).order_by(currents.c.seq)
@@ -278,39 +281,6 @@ def check_alias(alias: str) -> None:
             f"'{alias[:80]}' is not a valid alias: {NAME_RULE}; and it must not look like a version (v3).",
             param="alias",
         )
-
-
-# --- changes to any kind of versioned name ---------------------------------------------------------------------------
-class VersionChange(Protocol):
-    """A change to one name, as an object. `apply` returns the changed record."""
-
-    def apply(self, table: VersionTable[K, R], key: K) -> R: ...
-
-
-class SetAlias:
-    def __init__(self, alias: str, version: str | None) -> None:
-        self._alias, self._version = alias, version
-
-    def apply(self, table: VersionTable[K, R], key: K) -> R:
-        return table.set_alias(key, self._alias, self._version)
-
-
-class RemoveAlias:
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
-
-    def apply(self, table: VersionTable[K, R], key: K) -> R:
-        return table.remove_alias(key, self._alias)
-
-
-class Rollback:
-    """Make the named version current, or by default the previous one."""
-
-    def __init__(self, version: str | None = None) -> None:
-        self._version = version
-
-    def apply(self, table: VersionTable[K, R], key: K) -> R:
-        return table.point(key, self._version) if self._version else table.rollback(key)
 
 
 # --- queries, each built once ----------------------------------------------------------------------------------------

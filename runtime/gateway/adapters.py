@@ -18,7 +18,7 @@ from registry.errors import BadRequest, Conflict, Forbidden, NotFound, Roundhous
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import HubSource
 from registry.records import Adapter, AdapterKey, Probe, Version
-from registry.state.versions import VersionChange
+from registry.state.adapters import AdapterTable
 from runtime.gateway.local.backend import reference
 from runtime.gateway.names import Names
 from runtime.gateway.request import limit_warning
@@ -294,8 +294,10 @@ class Adapters:
         except (RoundhouseError, OSError) as error:  # already unregistered; the next start or removal deletes the files
             log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
 
-    async def change(self, name: str, change: VersionChange, caller: Caller) -> AdapterView:
-        """Change aliases or the current version. Raises NotFound, Conflict, Forbidden."""
+    async def change(
+        self, name: str, change: Callable[[AdapterTable, AdapterKey], Adapter], caller: Caller
+    ) -> AdapterView:
+        """Change aliases or the current version by a method of the table. Raises NotFound, Conflict, Forbidden."""
         return self._changed(await self._service.change(self._served(name, caller), change), caller)
 
     async def share(self, name: str, shared: bool, caller: Caller) -> AdapterView:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,9 @@ from registry.names import ADAPTER
 from registry.recipes.fields import HubSource
 from registry.recipes.router import RouterSpec
 from registry.records import RouterKey, RouterRecord, RouterVersion
+from registry.state.adapters import RouterTable
 from registry.state.database import State
-from registry.state.versions import VersionChange, check_alias
+from registry.state.versions import check_alias
 from routing.intents.kinds import Kind
 from routing.routers.content import Router, RouterContent, RouterContentStore, models_in
 from runtime.gateway.names import Names
@@ -313,10 +314,10 @@ class RouterStore:
             await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
             self._refresh()
 
-    async def change(self, name: str, change: VersionChange) -> RouterView:
-        """Change aliases or the current version. Raises NotFound, Conflict, BadRequest."""
+    async def change(self, name: str, change: Callable[[RouterTable, RouterKey], RouterRecord]) -> RouterView:
+        """Change aliases or the current version by a method of the table. Raises NotFound, Conflict, BadRequest."""
         async with self._changing:
-            await asyncio.to_thread(change.apply, self._state.routers, self._record(name).key)
+            await asyncio.to_thread(change, self._state.routers, self._record(name).key)
             self._refresh()
         return await self.version(name)
 

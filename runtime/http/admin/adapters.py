@@ -13,7 +13,6 @@ from registry.names import AdapterName
 from registry.recipes.fields import PathSource
 from registry.recipes.validation import words
 from registry.records import Probe
-from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from runtime.gateway.adapters import AdapterDeletedView
 from runtime.gateway.combine import MERGED, AdapterMergedView, Combination
 from runtime.gateway.core import Gateway
@@ -201,13 +200,19 @@ async def set_alias(
     gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str, body: AliasBody
 ) -> Response:
     """Point an alias at a version."""
-    return json_answer(await gateway.services.adapters.change(name, SetAlias(alias, body.version), context.caller))
+    view = await gateway.services.adapters.change(
+        name, lambda table, key: table.set_alias(key, alias, body.version), context.caller
+    )
+    return json_answer(view)
 
 
 @route("DELETE", "/v1/adapters/{name:path}/aliases/{alias}", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
 async def delete_alias(gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str) -> Response:
     """Remove an alias."""
-    return json_answer(await gateway.services.adapters.change(name, RemoveAlias(alias), context.caller))
+    view = await gateway.services.adapters.change(
+        name, lambda table, key: table.remove_alias(key, alias), context.caller
+    )
+    return json_answer(view)
 
 
 @route("POST", "/v1/adapters/{name:path}/rollback", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
@@ -218,9 +223,9 @@ async def rollback_adapter(
 
     The named version, or the one before the current one, becomes current.
     """
-    return json_answer(
-        await gateway.services.adapters.change(name, Rollback(body.version if body else None), context.caller)
-    )
+    version = body.version if body else None
+    view = await gateway.services.adapters.change(name, lambda table, key: table.rollback(key, version), context.caller)
+    return json_answer(view)
 
 
 @route("PUT", "/v1/adapters/{name:path}/pin", scope=Scope.ADAPTERS, answer=AdapterView, errors=(*CONFLICT, 500))

@@ -16,7 +16,6 @@ from registry.base.wording import quoted
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unfit
 from registry.recipes.router import RouterSpec
-from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from routing.intents.kinds import Kind
 from routing.routers.replay import ReplayOutcome, ReplayPoint, outcomes, replay
 from runtime.gateway.routing.store import RouterAddition, RouterView
@@ -212,13 +211,15 @@ async def remove_router(gateway: CurrentGateway, name: Name, force: Annotated[bo
 @route("PUT", "/v1/routers/{name}/aliases/{alias}", scope=Scope.MODELS, answer=RouterView, errors=CONFLICT)
 async def set_router_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
     """Point an alias at a version."""
-    return json_answer(await gateway.services.routers.change(name, SetAlias(alias, body.version)))
+    view = await gateway.services.routers.change(name, lambda table, key: table.set_alias(key, alias, body.version))
+    return json_answer(view)
 
 
 @route("DELETE", "/v1/routers/{name}/aliases/{alias}", scope=Scope.MODELS, answer=RouterView, errors=CONFLICT)
 async def delete_router_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
     """Remove an alias."""
-    return json_answer(await gateway.services.routers.change(name, RemoveAlias(alias)))
+    view = await gateway.services.routers.change(name, lambda table, key: table.remove_alias(key, alias))
+    return json_answer(view)
 
 
 @route("POST", "/v1/routers/{name}/rollback", scope=Scope.MODELS, answer=RouterView, errors=CONFLICT)
@@ -227,7 +228,9 @@ async def roll_back_router(gateway: CurrentGateway, name: Name, body: RollbackBo
 
     The named version, or the one before the current one, becomes current.
     """
-    return json_answer(await gateway.services.routers.change(name, Rollback(body.version if body else None)))
+    version = body.version if body else None
+    view = await gateway.services.routers.change(name, lambda table, key: table.rollback(key, version))
+    return json_answer(view)
 
 
 @route(

@@ -13,8 +13,8 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
 from registry.recipes.fields import HubSource, PathSource
 from registry.records import AdapterKey, Probe
+from registry.state.adapters import AdapterTable
 from registry.state.database import State
-from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from tests.eventually import PATIENCE
 from tests.fakes.databases import HangingWrites
 from tests.unit.adapters.fake_hub import serve
@@ -55,13 +55,13 @@ async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
     second = await rig.add("tune", folder, 1)
     assert rig.version("tune").digest == second.version.digest
     assert rig.version("tune@prod").digest == first.version.digest
-    await rig.service.change(AdapterKey("small", "tune"), SetAlias("prod", "v2"))
+    await rig.service.change(AdapterKey("small", "tune"), lambda table, key: table.set_alias(key, "prod", "v2"))
     assert rig.version("tune@prod").tag == "v2"
-    await rig.service.change(AdapterKey("small", "tune"), Rollback())
+    await rig.service.change(AdapterKey("small", "tune"), AdapterTable.rollback)
     assert rig.version("tune").tag == "v1"
-    await rig.service.change(AdapterKey("small", "tune"), Rollback("v2"))
+    await rig.service.change(AdapterKey("small", "tune"), lambda table, key: table.rollback(key, "v2"))
     assert rig.version("tune").tag == "v2"
-    await rig.service.change(AdapterKey("small", "tune"), RemoveAlias("prod"))
+    await rig.service.change(AdapterKey("small", "tune"), lambda table, key: table.remove_alias(key, "prod"))
     with pytest.raises(NotFound, match="has no version 'prod'"):
         rig.version("tune@prod")
     assert (await rig.service.pin(AdapterKey("small", "tune"), True)).pinned
@@ -171,7 +171,7 @@ async def test_a_deletion_during_a_lease_is_refused_unless_forced(rig: Rig, fold
         with pytest.raises(Conflict, match="using v1"):
             await rig.service.remove(AdapterKey("small", "tune"), ref)
     rig.leases.clear()
-    await rig.service.change(AdapterKey("small", "tune"), SetAlias("prod", "v1"))
+    await rig.service.change(AdapterKey("small", "tune"), lambda table, key: table.set_alias(key, "prod", "v1"))
     with pytest.raises(Conflict, match="prod"):
         await rig.service.remove(AdapterKey("small", "tune"))
     assert await rig.service.remove(AdapterKey("small", "tune"), "v1", force=True) == (first.version.digest,)
@@ -212,7 +212,7 @@ async def test_a_hanging_database_delays_nothing_else(rig: Rig, folder: Path, mo
         lambda: rig.add("tune", folder, 1),
         lambda: changes.pin(first, True),
         lambda: changes.share(first, True),
-        lambda: changes.change(first, SetAlias("prod", None)),
+        lambda: changes.change(first, lambda table, key: table.set_alias(key, "prod", None)),
         lambda: changes.remove(first, force=True),
     ):
         with monkeypatch.context() as patch:

@@ -14,8 +14,8 @@ from registry.bounds import Bounds
 from registry.errors import Conflict, Unavailable
 from registry.recipes.router import RouterSpec
 from registry.records import RouterRecord
+from registry.state.adapters import RouterTable
 from registry.state.database import State
-from registry.state.versions import Rollback
 from routing.intents.model import to_bytes
 from routing.intents.training import Example, TrainingOptions, train
 from routing.routers.content import RouterContent, RouterContentStore
@@ -107,7 +107,7 @@ async def test_old_versions_go_but_not_those_with_an_alias_or_from_a_file(tmp_pa
         assert len(list(store._contents.folder.glob("*"))) == 4
         await store.open([given])
         assert store.show("auto").version == "v7", "the file is not newer"
-        assert (await store.change("auto", Rollback())).version == "v6"
+        assert (await store.change("auto", RouterTable.rollback)).version == "v6"
 
 
 async def test_a_version_that_a_file_defines_again_stays(tmp_path: Path) -> None:
@@ -176,6 +176,6 @@ async def test_files_of_an_earlier_version_are_read_in_a_thread(
         return read(contents, digest)
 
     monkeypatch.setattr(RouterContentStore, "read", record)
-    assert (await store.change("auto", Rollback())).definition["description"] == "one"
+    assert (await store.change("auto", RouterTable.rollback)).definition["description"] == "one"
     assert threads
     assert threading.main_thread() not in threads

@@ -10,8 +10,8 @@ import pytest
 
 from adapters.types import CheckedAdapter, StoredAdapter
 from registry.records import Adapter, AdapterKey, NewVersion, Version
+from registry.state.adapters import AdapterTable
 from registry.state.database import State
-from registry.state.versions import VersionChange
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest, recipe
 
@@ -37,8 +37,8 @@ class Service:
     async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
         return self.adapters.pin(key, pinned)
 
-    async def change(self, key: AdapterKey, change: VersionChange) -> Adapter:
-        return change.apply(self.adapters, key)
+    async def change(self, key: AdapterKey, change: Callable[[AdapterTable, AdapterKey], Adapter]) -> Adapter:
+        return change(self.adapters, key)
 
     async def remove(self, key: AdapterKey, ref: str | None, *, force: bool) -> tuple[str, ...]:
         before = {version.digest for version in self.adapters.get(key).versions}

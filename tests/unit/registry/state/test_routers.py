@@ -11,7 +11,6 @@ from registry.errors import BadRequest, Conflict, NotFound
 from registry.records import AdapterKey, RouterKey
 from registry.state.database import FILE, State
 from registry.state.tables import DIGESTS
-from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from tests.unit.registry.makers import digest
 
 AUTO = RouterKey("auto")
@@ -27,10 +26,10 @@ def register(state: State, *numbers: int) -> None:
 def test_routers_have_versions_aliases_and_rollback(state: State) -> None:
     register(state, 1, 2)
     assert not state.routers.register(AUTO, digest(2), 102, "request"), "the same content is no new version"
-    assert SetAlias("prod", "v1").apply(state.routers, AUTO).aliases == {"prod": 1}
-    assert Rollback().apply(state.routers, AUTO).current.tag == "v1"
-    assert Rollback("v2").apply(state.routers, AUTO).current.tag == "v2"
-    assert RemoveAlias("prod").apply(state.routers, AUTO).aliases == {}
+    assert state.routers.set_alias(AUTO, "prod", "v1").aliases == {"prod": 1}
+    assert state.routers.rollback(AUTO).current.tag == "v1"
+    assert state.routers.rollback(AUTO, "v2").current.tag == "v2"
+    assert state.routers.remove_alias(AUTO, "prod").aliases == {}
     state.routers.delete(AUTO)
     register(state, 3)
     assert state.routers.get(AUTO).current.tag == "v3", "auto@v1 must never mean other content than before"
@@ -72,7 +71,7 @@ def test_an_older_data_directory_keeps_its_routers(tmp_path: Path) -> None:
             ("v3", digest(13), 320, "request"),
         ]  # fmt: skip
         assert (router.current.tag, router.aliases, router.created) == ("v2", {"prod": 2}, 1_790_000_000.0)
-        assert [Rollback().apply(state.routers, AUTO).current.tag for _ in range(3)] == ["v3", "v2", "v1"]
+        assert [state.routers.rollback(AUTO).current.tag for _ in range(3)] == ["v3", "v2", "v1"]
         (adapter,) = state.adapters.all()
         assert (adapter.key, adapter.pinned, adapter.shared) == (AdapterKey("starter-chat", "legal"), True, True)
         assert (adapter.current.digest, adapter.aliases) == (digest(1), {"prod": 1})
