@@ -194,7 +194,7 @@ class _Rooms:
             counts_processes=on_cpu,
         )  # fmt: skip
         self.residency = ResidencyManager(
-            table, settings.patience, self._fetch, settings.working_margin, self.files.revise
+            table, self._fetch, self.files.revise, settings.patience, settings.working_margin
         )
         self.adapters = Adapters(names, self.residency, self.service, self.storage_limiter)
         self.models = Models(names, self.residency, self.pool, state, self.files)

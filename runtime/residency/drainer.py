@@ -77,7 +77,7 @@ class Drainer:
         entry.queue.engine_gone()
         if link is not None:
             before = await self._table.memory_of(entry).used()
-            await link.end(grace=0.0)
+            await link.end()
             await self._table.memory_of(entry).back(occupied, before)
         entry.loaded, entry.bytes, entry.host_bytes = None, 0, 0
         entry.to(S.ABSENT)

@@ -47,7 +47,7 @@ class Loader:
         table: Table,
         drainer: Drainer,
         decide: Callable[[], None],
-        revise: Callable[[ModelEntry], Awaitable[None]] | None = None,
+        revise: Callable[[ModelEntry], Awaitable[None]],
     ) -> None:
         self._table, self._drainer, self._decide, self._revise = table, drainer, decide, revise
         self._stopped: set[str] = set()
@@ -178,8 +178,7 @@ class Loader:
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
         await table.pool.cool(self._room_for_warm_slots(entry), keep=engine)
-        if self._revise is not None:
-            await self._revise(entry)
+        await self._revise(entry)
         try:
             return await self._try(entry, engine)
         except RoundhouseError as error:

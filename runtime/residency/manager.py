@@ -46,19 +46,19 @@ class ResidencyManager:
 
     Args:
         table: written only by the manager and its parts.
-        patience: seconds that a waiting model leaves busy ones alone before the least recently used one must drain.
         fetch: fetches the missing files of a model.
-        working_margin: see `registry.learning.most`.
         revise: see `Loader`.
+        patience: seconds that a waiting model leaves busy ones alone before the least recently used one must drain.
+        working_margin: see `registry.learning.most`.
     """
 
     def __init__(
         self,
         table: Table,
+        fetch: Fetch,
+        revise: Callable[[ModelEntry], Awaitable[None]],
         patience: float = 1.0,
-        fetch: Fetch | None = None,
         working_margin: int = learning.WORKING_MARGIN,
-        revise: Callable[[ModelEntry], Awaitable[None]] | None = None,
     ) -> None:
         self.table, self.patience = table, patience
         self.drainer = Drainer(self.table, self.decide)
@@ -158,8 +158,6 @@ class ResidencyManager:
     # --- requests -------------------------------------------------------------------------------------------------
     def request_load(self, entry: ModelEntry) -> None:
         """Request the model for a waiting request. Raises an error if waiting is pointless."""
-        if entry.broken is not None and self.fetcher.fetch is None:
-            raise entry.broken
         if entry.lead.state is S.READY:
             return
         if entry.state is S.FAILED and not entry.has_others:

@@ -187,8 +187,6 @@ def _take_one_back(chosen: dict[str, tuple[Resident, Action]], shortage: Shortag
     return False
 
 
-__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "is_overdrawn", "next_to_leave", "plan", "to_sleep"]
-
 COST_WEIGHT = 1.0
 """Seconds of recency per second of bringing a model back (step 4)."""
 

@@ -28,11 +28,10 @@ class ModelFetcher:
     load is planned.
 
     Args:
-        fetch: None if no files can be missing.
         decide: called after success or failure.
     """
 
-    def __init__(self, table: Table, decide: Callable[[], None], fetch: Fetch | None) -> None:
+    def __init__(self, table: Table, decide: Callable[[], None], fetch: Fetch) -> None:
         self._table, self._decide, self.fetch = table, decide, fetch
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
@@ -45,7 +44,7 @@ class ModelFetcher:
 
     def start(self, entry: ModelEntry) -> bool:
         """Start fetching its files if they are missing; return whether they are."""
-        if entry.path is not None or self.fetch is None:
+        if entry.path is not None:
             return False
         entry.to(S.LOADING)
         entry.progress = Progress(phase="fetching", fraction=0.0)

@@ -86,7 +86,7 @@ class AdapterStats:
 class AdapterEffects:
     """Carries out the placement plans of one model queue, on the gateway's event loop."""
 
-    def __init__(self, queue: AdapterWaiters, registry: AdapterRegistry | None, clock: Callable[[], float]) -> None:
+    def __init__(self, queue: AdapterWaiters, registry: AdapterRegistry, clock: Callable[[], float]) -> None:
         self._queue, self._registry, self._clock = queue, registry, clock
         self.probes = Probes(clock)
         self.stats: dict[str, AdapterStats] = {}
@@ -153,9 +153,9 @@ class AdapterEffects:
         try:
             result = await self.probes.ask(link, adapter, probe, int(service_class))
         except RoundhouseError:
-            self._note("probe", self._clock() - began, "error")
+            self._registry.note("probe", self._clock() - began, "error")
             raise
-        self._note("probe", self._clock() - began, "passed" if result.passed else "failed")
+        self._registry.note("probe", self._clock() - began, "passed" if result.passed else "failed")
         if not result.passed:
             log.error("the adapter's answer to its probe is not the registered one", extra={"digest": adapter.digest})
         return result
@@ -163,14 +163,13 @@ class AdapterEffects:
     async def _stage(self, link: SlotLink, digest: str) -> None:
         ref, began = self._refs[digest], self._clock()
         try:
-            if self._registry is not None:
-                await self._registry.check(digest)
+            await self._registry.check(digest)
             await self._stage_once_free(link, ref)
         except Exception as error:  # whatever it is, the adapter must not stay in transit forever
             self._failed(link, digest, "stage", error)
             return
         seconds = self._clock() - began
-        self._note("stage", seconds, "ok")
+        self._registry.note("stage", seconds, "ok")
         if digest in self.stats:
             self.stats[digest].stage_seconds, self.stats[digest].staged_at = seconds, self._clock()
         if self._queue.is_open(link):
@@ -210,15 +209,14 @@ class AdapterEffects:
             self._failed(link, digest, "place", error)
             return
         seconds = self._clock() - began
-        self._note("place", seconds, "ok")
+        self._registry.note("place", seconds, "ok")
         if digest in self.stats:
             self.stats[digest].place_seconds, self.stats[digest].placed_at = seconds, self._clock()
         if not self._queue.is_open(link):
             return
         if passed:
             staging = self.stats[digest].stage_seconds if digest in self.stats else 0.0
-            if self._registry is not None:
-                self._registry.swapped(digest, evict, staging, seconds)
+            self._registry.swapped(digest, evict, staging, seconds)
             self._queue.adapter_placed(digest)
         else:
             again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)
@@ -248,8 +246,7 @@ class AdapterEffects:
 
     def _probes_of(self, digest: str) -> list[Probe | None]:
         """Return the probes registered for this content and those of the requests waiting for it."""
-        registered = self._registry.probes(digest) if self._registry is not None else ()
-        return list(dict.fromkeys([*registered, *self._queue.probes_waiting(digest)]))
+        return list(dict.fromkeys([*self._registry.probes(digest), *self._queue.probes_waiting(digest)]))
 
     async def _drop(self, link: SlotLink, digest: str) -> None:
         try:
@@ -263,22 +260,17 @@ class AdapterEffects:
         """Report a removed adapter that nothing needs any more, so that its files are deleted."""
         if digest in self._forgotten:
             self._forgotten.discard(digest)
-            if self._registry is not None:
-                self._registry.dropped(digest)
+            self._registry.dropped(digest)
 
     def _failed(self, link: SlotLink, digest: str, step: Step, error: Exception) -> None:
         if not isinstance(error, RoundhouseError):
             log.error("unmapped error in step '%s' of an adapter", step, exc_info=error)
             error = EngineFailed(f"internal error: {type(error).__name__}")
         log.error("adapter failed", extra={"digest": digest, "cause": error.message})
-        self._note(step, 0.0, "failed")
+        self._registry.note(step, 0.0, "failed")
         if self._queue.is_open(link):  # otherwise the engine is gone, and the next one stages again
             cause = EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")
             self._queue.adapter_failed(digest, cause)
-
-    def _note(self, step: Step, seconds: float, outcome: str) -> None:
-        if self._registry is not None:
-            self._registry.note(step, seconds, outcome)
 
     def _send(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

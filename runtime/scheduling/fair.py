@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from registry.names import DEFAULT_TEAM
 from tenants.caller import ServiceClass
@@ -88,9 +88,6 @@ class AccountOrder:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, account: object) -> bool:
-        return account in self._entries
 
     def __iter__(self) -> Iterator[ShareAccount]:
         """Iterate over all accounts, unordered."""
@@ -196,10 +193,9 @@ class ShareAccounts:
     def __init__(self, team: ShareAccount, key: ShareAccount) -> None:
         self.team, self.key = team, key
 
-    def charge(self, work: float) -> Self:
+    def charge(self, work: float) -> None:
         self.team.charge(work)
         self.key.charge(work)
-        return self
 
 
 class Rank(NamedTuple):

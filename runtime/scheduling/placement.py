@@ -119,7 +119,7 @@ class Counts:
     evictions: int = 0
 
 
-_NOTHING = PlacementPlan((), (), (), (), None)
+_NOTHING = PlacementPlan()
 
 
 class Placement:

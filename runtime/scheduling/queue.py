@@ -62,7 +62,7 @@ class ModelQueue:
         bounds: WaitingBound,
         request_load: Callable[[], None],
         released: Callable[[], None],
-        registry: AdapterRegistry | None = None,
+        registry: AdapterRegistry,
         clock: Callable[[], float] = time.monotonic,
         *,
         first: "ModelQueue | None" = None,

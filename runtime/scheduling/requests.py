@@ -65,8 +65,8 @@ class ModelAccounts:
 class WaitingRequests:
     """The requests waiting for one replica: O(log n) to add or remove, heads in O(1) per lane."""
 
-    def __init__(self, accounts: ModelAccounts | None = None) -> None:
-        self.accounts = accounts if accounts is not None else ModelAccounts()
+    def __init__(self, accounts: ModelAccounts) -> None:
+        self.accounts = accounts
         self.classes = self.accounts.classes
         """Number of requests that wait for the model, by class."""
         self.floors, self._teams = self.accounts.floors, self.accounts.teams

@@ -35,13 +35,11 @@ class HostTier:
     def staging(self, digest: str) -> bool:
         return digest in self._staging
 
-    def finish(self, digest: str) -> bool:
-        """Note a successful staging. Returns False if none was started."""
-        if digest not in self._staging:
-            return False
-        self._staging.remove(digest)
-        self._staged[digest] = None
-        return True
+    def finish(self, digest: str) -> None:
+        """Note a successful staging. Ignores one that was not started."""
+        if digest in self._staging:
+            self._staging.remove(digest)
+            self._staged[digest] = None
 
     def remove(self, digest: str) -> None:
         self._staging.discard(digest)

@@ -219,11 +219,10 @@ class SlotLink(Protocol):
         """Wait for the slot and its greeting. Raises Unavailable if it is late."""
         ...
 
-    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """End the slot, and wait until none of its processes is left, however long that takes.
+    async def end(self, cause: Cause | None = None) -> None:
+        """Kill the slot, and wait until none of its processes is left, however long that takes.
 
-        Before that its memory must never count as free. With `grace` seconds its engine may close first. `cause` is the
-        reason if the end was not planned.
+        Before that its memory must never count as free. `cause` is the reason if the end was not planned.
         """
         ...
 

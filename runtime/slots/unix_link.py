@@ -158,14 +158,11 @@ class UnixSlotLink:
         except RoundhouseError:
             return b""
 
-    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """End the group with SIGTERM if there is `grace`, then SIGKILL. May be called twice at the same time."""
+    async def end(self, cause: Cause | None = None) -> None:
+        """See `SlotLink`. May be called twice at the same time."""
         pid, self.pid, group, reader = self.pid, 0, self.group, self._reader
         if pid:
             self.cause = cause or self.cause
-            if grace:
-                _signal_group(pid, signal.SIGTERM)
-                await _ends(pid, grace)
             _signal_group(pid, signal.SIGKILL)
             if not await _ends(group, KILL_SECONDS) and reader is not None:
                 reader.cancel()  # its socket stays open, but waiting callers must still learn of the end

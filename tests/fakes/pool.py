@@ -24,7 +24,7 @@ class FakeLink(UnixSlotLink):
         self.pid = self.group = 0
         self._peak = GroupPeak(0)  # excludes the tests' own processes
 
-    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
+    async def end(self, cause: Cause | None = None) -> None:
         self.ended += 1
         self.cause = cause or self.cause
         self.server._stop.set()

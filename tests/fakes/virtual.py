@@ -4,6 +4,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import UNKNOWN, SlotLink
+from tests.fakes.gateway import NoAdapters, no_fetch, no_revision
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -113,7 +115,7 @@ class VirtualLink:
         entries: Any = self.world.manager.table.entries.values()
         return next(entry for entry in entries if entry.link is self)
 
-    async def end(self, grace: float = 0.0, cause: object = None) -> None:
+    async def end(self, cause: object = None) -> None:
         await asyncio.sleep(0.05)
         self.world.free += 1
 
@@ -169,7 +171,7 @@ class VirtualWorld:
             of_model: list[ModelEntry] = []
             for number in range(1, recipe.replicas.most + 1):
                 entry = ModelEntry(
-                    recipe=recipe, path=None, revision="r", needed=size, needed_detail="",
+                    recipe=recipe, path=Path(), revision="r", needed=size, needed_detail="",
                     load_seconds=self.seconds[name], queue=None, number=number, replicas=of_model,  # type: ignore[arg-type]
                     clock=clock,
                 )  # fmt: skip
@@ -179,7 +181,7 @@ class VirtualWorld:
         budgets = [DeviceBudget(f"cpu:{part}", self.budget) for part in range(self.parts)]
         memories = {budget.device: HostMemory() for budget in budgets}
         table = Table(entries, self, budgets, self, memories, self.host_budget)  # type: ignore[arg-type]
-        self.manager = ResidencyManager(table, self.patience)
+        self.manager = ResidencyManager(table, no_fetch, no_revision, self.patience)
         self.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
 
     def make_queue(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue:
@@ -189,6 +191,7 @@ class VirtualWorld:
             self.bounds,
             request_load=lambda: self.manager.request_load(self.manager.table.entries[id_]),
             released=lambda: self.manager.released(self.manager.table.entries[id_]),
+            registry=NoAdapters(),
             clock=self.clock,
             first=first,
             number=number,

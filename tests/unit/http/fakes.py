@@ -74,6 +74,7 @@ from tenants.limits.limiter import Limiter
 from tenants.limits.stored import QueueLimiter, StorageLimiter
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
+from tests.fakes.gateway import NoAdapters
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 DECODER = msgspec.msgpack.Decoder(HttpCall | EmbedRequest | RerankRequest | TranscribeRequest)
@@ -210,7 +211,8 @@ class FakeGateway:
         self.released: list[bool] = []
         self.refuse: RoundhouseError | None = None
         self.queues = {
-            r.id: ModelQueue(r, self.bounds, self._request_load, lambda: self.released.append(True)) for r in recipes
+            r.id: ModelQueue(r, self.bounds, self._request_load, lambda: self.released.append(True), NoAdapters())
+            for r in recipes
         }
         self.entries = {
             r.id: ModelEntry(
@@ -244,8 +246,8 @@ class FakeGateway:
         adapters = Adapters(self.names, residency, self.service, self.storage)
         model_set = ModelSet(
             recipes, RecipeStore(folder / "recipes"), StoredRecipes((), ()), self.names, residency,
-            lambda r: ModelQueue(r, self.bounds, self._request_load, self._released), files, self.state, self.metrics,
-            adapters.register_from_recipe,
+            lambda r: ModelQueue(r, self.bounds, self._request_load, self._released, NoAdapters()), files, self.state,
+            self.metrics, adapters.register_from_recipe,
         )  # fmt: skip
         self.providers = ProviderIndex(self.names, providers, self.metrics.provider_attempt)
         added = self.settings.data_dir / "providers"

@@ -18,6 +18,7 @@ from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from tests.fakes.engine import FakeEngine
+from tests.fakes.gateway import NoAdapters, no_fetch, no_revision
 from tests.fakes.pool import FakePool
 
 
@@ -84,6 +85,7 @@ class World:
                 bounds,
                 request_load=lambda entry=entry: self.manager.request_load(entry),
                 released=lambda entry=entry: self.manager.released(entry),
+                registry=NoAdapters(),
             )
             entry.queue = self.queues[name] = queue
             entries.append(entry)
@@ -92,7 +94,7 @@ class World:
         self.memory = HostMemory()
         memories = {budget.device: self.memory for budget in budgets}
         table = Table(entries, self.pool, budgets, self.witness, memories, host_budget)  # type: ignore[arg-type]
-        self.manager = ResidencyManager(table, 0.05, working_margin=60)
+        self.manager = ResidencyManager(table, no_fetch, no_revision, 0.05, working_margin=60)
         self.pool.on_death = self.manager.watcher.died
 
     def state(self, name: str) -> ModelState:

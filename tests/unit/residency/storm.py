@@ -83,7 +83,7 @@ class MortalLink(VirtualLink):
             else MemoryFootprint(device_bytes=self.world.bytes[self.model], host_bytes=asleep.host_bytes)
         )
 
-    async def end(self, grace: float = 0.0, cause: object = None) -> None:
+    async def end(self, cause: object = None) -> None:
         if self.alive:
             self.ended, self.connected = True, False
             self.ending.set_result(None)

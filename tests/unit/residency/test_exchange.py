@@ -22,6 +22,7 @@ from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from tests.eventually import PATIENCE
 from tests.fakes.engine import FakeEngine
+from tests.fakes.gateway import NoAdapters
 from tests.unit.residency.scripted import World, in_use, recipe
 
 S = ModelState
@@ -196,7 +197,7 @@ async def test_files_that_changed_while_a_model_was_away_are_another_revision(wo
 async def test_an_added_model_is_served(world: World, tmp_path: Path) -> None:
     queue = ModelQueue(
         recipe("d"), WaitingBound(10), lambda: world.manager.request_load(world.manager.get("d")),
-        lambda: world.manager.released(world.manager.get("d")),
+        lambda: world.manager.released(world.manager.get("d")), NoAdapters(),
     )  # fmt: skip
     world.queues["d"] = queue
     world.manager.add(

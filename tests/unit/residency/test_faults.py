@@ -163,9 +163,9 @@ async def test_a_model_keeps_its_bytes_until_its_processes_have_ended(world: Wor
     entry, link = world.manager.entries["a"], world.pool.links[0]
     end = link.end
 
-    async def slowly(grace: float = 0.0, cause: Cause | None = None) -> None:
+    async def slowly(cause: Cause | None = None) -> None:
         await ended.wait()
-        await end(grace, cause)
+        await end(cause)
 
     if how == "death":
         link.gone = ended.wait  # type: ignore[assignment]

@@ -24,6 +24,7 @@ from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from tests.eventually import PATIENCE
+from tests.fakes.gateway import NoAdapters
 from tests.unit.residency.scripted import recipe
 
 GPU = Device("cuda", "cuda:0", "NVIDIA H200", 1000, 110, 1000, 180)
@@ -45,7 +46,7 @@ def entry(name: str = "a", **residency: object) -> ModelEntry:
         recipe=recipe(name, **residency), path=None, revision="r", needed=150, needed_detail="estimated",
         load_seconds=10.0, queue=None, host_needed=50, host_adapters=7, clock=lambda: 100.0,  # type: ignore[arg-type]
     )  # fmt: skip
-    made.queue = ModelQueue(made.recipe, WaitingBound(10), lambda: None, lambda: None)
+    made.queue = ModelQueue(made.recipe, WaitingBound(10), lambda: None, lambda: None, NoAdapters())
     return made
 
 

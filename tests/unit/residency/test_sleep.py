@@ -15,6 +15,7 @@ from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from tests.eventually import PATIENCE
 from tests.fakes.engine import FakeEngine
+from tests.fakes.gateway import NoAdapters
 from tests.unit.residency.scripted import World, recipe
 from tests.unit.residency.sleepers import can_sleep, reached, used_bytes, world_of_sleepers
 
@@ -31,7 +32,8 @@ def with_adapters(world: World) -> ModelQueue:
     expected = Recipe.model_validate({**recipe("a").model_dump(mode="json"), "memory": places})
     entry = world.manager.entries["a"]
     queue = ModelQueue(
-        expected, WaitingBound(100), lambda: world.manager.request_load(entry), lambda: world.manager.released(entry)
+        expected, WaitingBound(100), lambda: world.manager.request_load(entry), lambda: world.manager.released(entry),
+        NoAdapters(),
     )  # fmt: skip
     entry.queue = world.queues["a"] = queue
     return queue

@@ -19,6 +19,7 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 from tests.fakes.engine import FakeEngine
+from tests.fakes.gateway import NoAdapters
 from tests.fakes.virtual import run
 from tests.unit.scheduling.adapter_line import RIGHT, World, adapter, ask, dropped, line_with_adapters
 
@@ -187,7 +188,7 @@ class Traffic:
         loop = asyncio.get_running_loop()
         self.queue = ModelQueue(
             Recipe.model_validate(recipe), WaitingBound(1000), request_load=lambda: None, released=lambda: None,
-            clock=loop.time,
+            registry=NoAdapters(), clock=loop.time,
         )  # fmt: skip
         self.link = self._start()
         self.ends = Counter[str]()

@@ -18,6 +18,7 @@ from runtime.residency.table import Table
 from runtime.slots import frames
 from runtime.slots.link import Cause
 from runtime.slots.unix_link import UnixSlotLink
+from tests.fakes.gateway import no_fetch, no_revision
 from tests.fakes.virtual import VirtualLoop
 from tests.unit.residency.scripted import Witness, recipe
 
@@ -38,7 +39,7 @@ class StoppedLink(UnixSlotLink):
         if isinstance(frame, frames.Ping) and not self.stopped:
             self._calls[frame.uid].put(frames.CallDone(frame.uid))
 
-    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
+    async def end(self, cause: Cause | None = None) -> None:
         self.cause = cause or self.cause
         self._stream.feed_eof()
         assert self._reader is not None
@@ -63,7 +64,7 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
 
     pool = SimpleNamespace(free=0)
     table = Table([entry], pool, [DeviceBudget("cpu", 250)], Witness(), {"cpu": HostMemory()})  # type: ignore[arg-type]
-    manager = ResidencyManager(table)
+    manager = ResidencyManager(table, no_fetch, no_revision)
     watching = asyncio.create_task(manager.watcher.watch(HEARTBEAT, HUNG_AFTER))
     loop.call_later(at, setattr, link, "stopped", True)
     call = HttpCall(path="/", body=b"", served="a", display_name="a")

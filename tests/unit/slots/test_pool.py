@@ -193,9 +193,9 @@ async def test_a_slot_taken_while_another_one_ends_is_not_ended(
         link.prewarmed_bytes = 100
     end = first.end
 
-    async def slow_end(grace: float = 0.0) -> None:
+    async def slow_end() -> None:
         assert await pool.take("engine-b") is second
-        await end(grace)
+        await end()
 
     monkeypatch.setattr(first, "end", slow_end)
     await pool.cool(room=0)

@@ -190,7 +190,7 @@ async def test_an_engine_that_cannot_be_ended_on_a_lost_device_delays_no_heartbe
     """A driver may keep a killed process forever."""
     world = World(tmp_path, "a", budget=100)
 
-    async def never_gone(grace: float = 0.0, cause: Cause | None = None) -> None:
+    async def never_gone(cause: Cause | None = None) -> None:
         await asyncio.Event().wait()
 
     await world.ask("a")

@@ -3,14 +3,14 @@
 import pytest
 
 from runtime.scheduling.fair import Pace, QueueRequest
-from runtime.scheduling.requests import WaitingRequests
+from runtime.scheduling.requests import ModelAccounts, WaitingRequests
 from tenants.caller import ServiceClass
 
 CRITICAL, INTERACTIVE, BATCH = ServiceClass
 
 
 def filled(*claims: QueueRequest) -> WaitingRequests:
-    waiting = WaitingRequests()
+    waiting = WaitingRequests(ModelAccounts())
     for number, claim in enumerate(claims):
         waiting.add(str(number), None, 0.0, claim)
     return waiting
