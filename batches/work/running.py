@@ -46,7 +46,7 @@ _answer_body = msgspec.json.Decoder(_AnswerBody)
 
 
 class LineAttempt:
-    """`runtime.gateway.context.LineSink`, and the rider of its row (`tenants.ledger.rows.Rider`).
+    """Takes the answer to a line, and is the rider of its ledger row (`tenants.ledger.rows.Rider`).
 
     body: the line's request. is_raised: it is of class interactive, because its batch has little time left.
 
@@ -82,7 +82,7 @@ class LineAttempt:
 
     @property
     def own_name(self) -> str | None:
-        """See `LineSink`."""
+        """The name in the line, which its answer repeats, if the request names the pinned version instead."""
         return None if self.model == self.line.model else self.line.model.partition(ADAPTER)[0]
 
     @property
@@ -92,12 +92,15 @@ class LineAttempt:
 
     # --- called by the request ----------------------------------------------------------------------------------------
     def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
-        """See `LineSink`. Until `rider` is called, it counts as an answer that did not reach an engine."""
+        """Take the complete answer or error response, before the request's end is recorded.
+
+        Until `rider` is called, it counts as an answer that did not reach an engine.
+        """
         code = "" if status < 400 else _code(body) or f"status_{status}"
         self._end = LineEnd(status, code, body, self.request, retry_after=retry_after, reached_engine=False)
 
     def rider(self, settled: Settlement, *, reached_engine: bool) -> "LineAttempt":
-        """See `LineSink`."""
+        """Return the rows to write with this end. reached_engine: the request had a turn and kept it."""
         entry, end = settled.entry, self._end
         self.has_rider, self._uid = True, entry.uid
         self.used = Usage(
@@ -122,7 +125,10 @@ class LineAttempt:
         return self
 
     def when_ended(self, then: Callable[[bool], None]) -> None:
-        """See `LineSink`."""
+        """Call `then` once the ledger is finished with the row of `rider`.
+
+        then: called with whether the attempt counts. It does not if another server has taken the line over.
+        """
         self.ended.add_done_callback(lambda _: then(self.was_written))
 
     @property

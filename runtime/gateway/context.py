@@ -1,14 +1,14 @@
 """A request's caller, class, deadline and arrival."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from batches.work.running import LineAttempt
 from runtime.gateway.target import RouteChoice
 from tenants.caller import EVERYBODY, Caller, ServiceClass
-from tenants.ledger.rows import Rider, Settlement
 
 Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
 
@@ -50,56 +50,6 @@ class Trace(Protocol):
 
     def calling(self, provider: str, model: str) -> AbstractContextManager[Mapping[str, str]]:
         """Open a span around one attempt at a provider, and yield the headers to send."""
-        ...
-
-
-class TranscriptSink(Protocol):
-    """Takes the texts of one request and its answer, if the team stores them."""
-
-    def begin(self, content_type: str) -> None:
-        """Start an attempt's answer."""
-        ...
-
-    def feed(self, data: bytes) -> None:
-        """Add a piece of the answer."""
-        ...
-
-    def end(self) -> None:
-        """Finish the answer."""
-        ...
-
-
-class Transcripts(Protocol):
-    def is_enabled(self, team: str) -> bool:
-        """Whether the team stores the texts of its requests."""
-        ...
-
-    def start(self, body: bytes) -> TranscriptSink:
-        """Start a transcript with the texts of a request's body."""
-        ...
-
-
-class LineSink(Protocol):
-    """Takes the answer to a batch line, to be written together with the end of its ledger row."""
-
-    @property
-    def own_name(self) -> str | None:
-        """The name in the line, which its answer repeats, if the request names the pinned version instead."""
-        ...
-
-    def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
-        """Take the complete answer or error response, before the request's end is recorded."""
-        ...
-
-    def rider(self, settled: Settlement, *, reached_engine: bool) -> Rider:
-        """Return the rows to write with this end. reached_engine: the request had a turn and kept it."""
-        ...
-
-    def when_ended(self, then: Callable[[bool], None]) -> None:
-        """Call `then` once the ledger is finished with the row of `rider`.
-
-        then: called with whether the attempt counts. It does not if another server has taken the line over.
-        """
         ...
 
 
@@ -153,7 +103,7 @@ class RequestContext:
     preference: Preference = field(default_factory=Preference)
     headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
     """The request's headers, including credentials. Routers read only those that they name."""
-    line: LineSink | None = field(default=None, repr=False)
+    line: LineAttempt | None = field(default=None, repr=False)
     """The batch line that this request answers, if `source` is `batch`."""
     hop: ExactTarget | None = field(default=None, repr=False)
     """The hop from another server of the fleet. None if the client sent the request here."""

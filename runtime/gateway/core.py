@@ -6,8 +6,9 @@ Use cases other than inference are in `services`.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from console.texts import TranscriptStore
 from models.tasks import Call
 from registry.base.wording import quoted
 from registry.errors import Forbidden, Misdirected, NotFound, RoundhouseError, Unavailable
@@ -15,21 +16,22 @@ from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from routing.decision import Decision
 from routing.routers.content import Router
-from runtime.gateway.backend import Backend, LoadProgress, RelayedAnswer, RetryPolicy, TargetState
-from runtime.gateway.context import ExactTarget, RequestContext, Transcripts
+from runtime.gateway.backend import Backend, RelayedAnswer
+from runtime.gateway.context import ExactTarget, RequestContext
 from runtime.gateway.launch.on_demand import OnDemand
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.record import AttemptSink, Sink
 from runtime.gateway.request import Request
-from runtime.gateway.routing.dispatcher import RouterDispatcher
-from runtime.gateway.routing.requests import read
+from runtime.gateway.routing.dispatcher import RouterDispatcher, route_input_of
 from runtime.gateway.services import Services
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.target import Lease, Target
-from runtime.gateway.tracing.setup import Tracing
 from tenants.caller import Caller
 from tenants.costs.prices import DeviceTime
 from tenants.ledger.rows import BATCH
+
+if TYPE_CHECKING:  # a server without traces does not load OpenTelemetry
+    from runtime.gateway.tracing.spans import Spans
 
 Phase = Literal["starting", "ready", "stopping"]
 
@@ -54,8 +56,8 @@ class Gateway:
         ledger: LedgerSink,
         limits: LimitSink,
         sinks: Sequence[Sink],
-        transcripts: Transcripts,
-        tracing: Tracing | None = None,
+        transcripts: TranscriptStore,
+        tracing: "Spans | None" = None,
     ) -> None:
         self.services = services
         self.phase: Phase = "starting"
@@ -185,7 +187,7 @@ class Gateway:
     ) -> Decision:
         """Return the decision for a request to `endpoint`, charged as a call of the router's embedding model."""
         spec = router.spec
-        text = read(endpoint, calls, request.context, spec).features.text
+        text = route_input_of(endpoint, calls, request.context, spec).features.text
         target, *embeds = self.dispatcher.embedding_call(router, text) or (Target(spec.id, spec.id, router.tag),)
         request.attempt.target = replace(target, requested=spec.id)
         request.understood(ModelRef(Task.EMBED, spec.id), lambda _: embeds)
@@ -236,7 +238,7 @@ class Gateway:
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
         begun = self._ledger.begin(request, target)
-        async with self._backend(target).lease(request, target) as lease:
+        async with self.backend_of(target).lease(request, target) as lease:
             request.leased(lease)
             if begun is not None:
                 await begun
@@ -244,39 +246,23 @@ class Gateway:
 
     def is_relayed(self, target: Target) -> bool:
         """Whether the target's answers are relayed whole from another server."""
-        return self._backend(target).relay is not None
+        return self.backend_of(target).relay is not None
 
     def relay(self, request: Request) -> AbstractAsyncContextManager[RelayedAnswer]:
         """Forward the request to another server and return its answer. Raises NodeFailed, Unavailable."""
         target = request.target
         assert target is not None, "it has been chosen"
-        relay = self._backend(target).relay
+        relay = self.backend_of(target).relay
         assert relay is not None, "its target is relayed"
         self._limits.leave(request)
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
         return relay.send(request, target)
 
-    # --- ask the target's backend -----------------------------------------------------------------------------------
-    def load_progress(self, target: Target) -> LoadProgress | None:
-        """Progress of the target's load. None if it can answer at once."""
-        return self._backend(target).load_progress(target)
-
-    def retry(self, target: Target) -> RetryPolicy | None:
-        """The target's retry policy. None if its failures are final."""
-        return self._backend(target).retry
-
+    # --- the target's backend ---------------------------------------------------------------------------------------
     def context_length(self, target: Target) -> int | None:
         """The target's context length in tokens, if known."""
-        return self._backend(target).context_length(target)
+        return self.backend_of(target).context_length(target)
 
-    def state_of(self, target: Target) -> TargetState:
-        """The target's state, for routers."""
-        return self._backend(target).state_of(target)
-
-    def lease_inside(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]:
-        """Wait for a turn for the server's own work, which is charged to no team."""
-        return self._backend(target).lease(request, target)
-
-    def _backend(self, target: Target) -> Backend:
+    def backend_of(self, target: Target) -> Backend:
         return self._backends[target.backend]

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from cachetools import LRUCache
 
@@ -12,7 +11,8 @@ from registry.catalog import Catalog, ResolvedName
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Recipe, Task
-from registry.records import Adapter, AdapterKey, RouterRecord
+from registry.records import AdapterKey
+from registry.state.database import State
 from tenants.caller import Caller, Scope
 
 MAX_CATALOGS = 64
@@ -36,37 +36,13 @@ class ModelRef:
     """The team that wrote the name, for targets of a router. None means the caller's."""
 
 
-class AdapterNames(Protocol):
-    def all(self) -> Iterable[Adapter]: ...
-    def ever(self) -> Iterable[AdapterKey]: ...
-
-
-class AliasNames(Protocol):
-    def aliases(self) -> Mapping[str, str]: ...
-
-
-class RouterNames(Protocol):
-    def all(self) -> Iterable[RouterRecord]: ...
-
-
-class NameState(Protocol):
-    """The names in a state: `registry.state.database.State`, or those that another server reports."""
-
-    @property
-    def adapters(self) -> AdapterNames: ...
-    @property
-    def models(self) -> AliasNames: ...
-    @property
-    def routers(self) -> RouterNames: ...
-
-
 class Names:
     """Catalogs of names. Call `refresh` after each change of the state.
 
     `catalog` is a snapshot for team `default`; `everything` has the adapters of all teams, for metrics and status.
     """
 
-    def __init__(self, recipes: Sequence[Recipe], state: NameState) -> None:
+    def __init__(self, recipes: Sequence[Recipe], state: State) -> None:
         self.recipes, self._state = tuple(recipes), state
         self.registering = asyncio.Lock()
         """Held from checking that a name is free until the state has it, for model aliases and routers."""

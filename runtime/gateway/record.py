@@ -16,13 +16,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
+from console.texts import Transcript
 from models.messages import Usage
 from routing.replicas import Reason
-from runtime.gateway.context import RequestContext, Trace, TranscriptSink
+from runtime.gateway.context import RequestContext, Trace
 from runtime.gateway.target import Target
 from tenants.ledger.rows import BATCH, Entry
 from tenants.limits.limiter import Admission
@@ -35,14 +36,6 @@ class End(StrEnum):
     DEADLINE = "deadline"
     ENGINE_DIED = "engine_died"
     FAILED = "failed"
-
-
-class RequestStage(NamedTuple):
-    """A part of a request's time, in seconds since its body arrived."""
-
-    name: str
-    since: float
-    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +85,7 @@ class RequestRecord:
     """Fields that were left out of the request, as the answer's header gives them."""
     failed_attempts: tuple[str, ...] = ()
     """Model and error code of each attempt before the last."""
-    transcript: TranscriptSink | None = field(default=None, repr=False)
+    transcript: Transcript | None = field(default=None, repr=False)
     """Texts of the request if its team stores them, for the console only."""
     trace: Trace | None = field(default=None, repr=False)
     causes: dict[str, float] = field(init=False)
@@ -128,14 +121,11 @@ class RequestRecord:
             pairs=self.pairs,
         )
 
-    def stages(self) -> list[RequestStage]:
-        """Consecutive stages of its last attempt. Empty before it had a turn.
+    def stages(self) -> Sequence[tuple[str, float, float]]:
+        """Consecutive stages of its last attempt: name, begin and end in seconds since its body arrived.
 
-        The order of load, queue and adapter is not measured; the usual order is assumed.
+        Empty before it had a turn. The order of load, queue and adapter is not measured; the usual order is assumed.
         """
-        return [RequestStage(*stage) for stage in self._stages()]
-
-    def _stages(self) -> Sequence[tuple[str, float, float]]:
         seconds = self.seconds
         if "queue" not in seconds:
             return ()
@@ -161,7 +151,7 @@ class RequestRecord:
         return {kind: count for kind, count in counts.items() if count}
 
     def _causes(self) -> dict[str, float]:
-        stages = self._stages()
+        stages = self.stages()
         if not stages:
             return {}
         spent = dict.fromkeys(("queue", "load", "swap", "prefill", "decode"), 0.0)

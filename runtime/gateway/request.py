@@ -14,10 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from console.texts import Transcript
 from models.messages import Usage
 from models.tasks import Call
 from registry.errors import DeadlineExceeded, RoundhouseError
-from runtime.gateway.context import RequestContext, Trace, TranscriptSink
+from runtime.gateway.context import RequestContext, Trace
 from runtime.gateway.names import ModelRef
 from runtime.gateway.record import End, RequestRecord, Sink
 from runtime.gateway.target import Lease, LoadPending, Target
@@ -115,7 +116,7 @@ class Request:
     ) -> None:
         """trace: None if tracing is off. sinks_of_relayed: replaces `sinks` if another server answers."""
         self.context, self.endpoint, self.trace = context, endpoint, trace
-        self.transcript: TranscriptSink | None = None
+        self.transcript: Transcript | None = None
         self.model_ref: ModelRef
         """Set by `understood`."""
         self.make_calls: Calls = lambda _: ()

@@ -54,7 +54,7 @@ async def attempts(gateway: Gateway, request: Request, names: Sequence[str], ans
     target, fallbacks = request.target, list(names)
     assert target is not None, "it has been chosen"
     first_model = target.model
-    if (policy := gateway.retry(target)) is not None:
+    if (policy := gateway.backend_of(target).retry) is not None:
         request.limit_time(policy.total_timeout(target))
     failure: _Failure | None = None
     while True:
@@ -80,7 +80,7 @@ async def attempts(gateway: Gateway, request: Request, names: Sequence[str], ans
         if is_passed_over and target.model == failure.target.model:  # the same target, which refuses a retry
             raise failure.error
         target = request.attempt.target = failure.target
-        policy = gateway.retry(target)
+        policy = gateway.backend_of(target).retry
         seconds = None
         if policy is not None:
             left = request.context.seconds_left()

@@ -15,11 +15,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from console.texts import Transcript
 from models.messages import EmbedResult, Event, ResponseStart
 from models.tasks import TASKS, Call, task_of
 from registry.errors import BadRequest, EngineFailed, LimitExceeded, RoundhouseError
 from runtime.gateway.backend import LoadProgress, RelayedAnswer
-from runtime.gateway.context import RequestContext, TranscriptSink
+from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.request import DISCONNECTS, ClientMessage, Request
 from runtime.gateway.target import Lease, LoadPending, Target
@@ -133,7 +134,7 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     if is_line and parsed.stream:
         raise BadRequest("A line of a batch has no stream: leave 'stream' out.", param="stream")
     fallbacks = _fallbacks(target)
-    if fallbacks or gateway.retry(target) is not None:
+    if fallbacks or gateway.backend_of(target).retry is not None:
         parts = attempts(gateway, request, fallbacks, partial(_attempt, gateway, request, parsed))
     else:
         parts = _attempt(gateway, request, parsed)
@@ -141,7 +142,7 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
         return parts
     if target.routed is not None:
         parts = with_model_used(request, parts)
-    load_progress = partial(gateway.load_progress, target)
+    load_progress = partial(gateway.backend_of(target).load_progress, target)
     if parsed.stream and request.context.preference.progress and load_progress() is not None:
         # its limit on silence does not apply while comments come
         request.context = replace(request.context, first_by=None)
@@ -159,7 +160,7 @@ def _fallbacks(target: Target) -> Sequence[str]:
     return () if target.routed is None else target.routed.decision.fallbacks
 
 
-def _store(transcript: TranscriptSink, part: Part) -> None:
+def _store(transcript: Transcript, part: Part) -> None:
     """Add a part of an answer to the transcript. Errors are skipped, since the record has their code."""
     if not isinstance(part, Head):
         transcript.feed(part)

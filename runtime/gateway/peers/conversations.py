@@ -27,7 +27,7 @@ LONGEST_NAME = 512
 
 
 class PeerConversations:
-    """`runtime.gateway.routing.dispatcher.SharedConversations`. For one event loop.
+    """Conversations that began on other servers. For one event loop.
 
     Args:
         own: this server's name.
@@ -39,6 +39,7 @@ class PeerConversations:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def find(self, key: bytes) -> str | None:
+        """Find the target of a conversation. None if it is unknown or no answer comes in time."""
         node, address = self._home(key)
         if address is None:
             return None
@@ -50,6 +51,7 @@ class PeerConversations:
         return None if answer is None else answer.decode("utf-8", "replace")[:LONGEST_NAME]
 
     def tell(self, key: bytes, target: str, seconds: float) -> None:
+        """Start announcing a conversation's target."""
         node, address = self._home(key)
         if address is None or len(self._telling) >= MOST_TELLING:
             return

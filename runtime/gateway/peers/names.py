@@ -22,8 +22,9 @@ from fleet.reports import Digest
 from registry.base.json import NOT_JSON
 from registry.files.context import Ability
 from registry.recipes.definition import Recipe
+from registry.state.database import State
 from runtime.gateway.files import UNKNOWN
-from runtime.gateway.names import Names, NameState
+from runtime.gateway.names import Names
 from runtime.gateway.views.values import ModelView
 
 log = logging.getLogger("roundhouse.fleet")
@@ -75,7 +76,7 @@ class PeerNames:
         state: the names that the fleet shares. Call `names.refresh` after each change.
     """
 
-    def __init__(self, state: NameState) -> None:
+    def __init__(self, state: State) -> None:
         self._nodes: dict[str, _NodeEntry] = {}
         self.models: Mapping[str, PeerModel] = {}
         self.names = Names((), state)

@@ -1,18 +1,24 @@
-"""Chooses a router's target, with the same decision for traffic and for explain."""
+"""Chooses a router's target, with the same decision for traffic and for explain.
+
+`route_input_of` extracts the features of a request, which are the same in every dialect. `Targets` has the facts about
+what it may go to.
+"""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
-from typing import Annotated, Literal, Protocol
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import msgspec
 from cachetools import TLRUCache
 from msgspec import Meta
 
 from models.messages import EmbedRequest, EmbedResult
-from models.tasks import Call
+from models.tasks import Call, task_of
+from models.tasks.kind import CallSummary
 from registry.base.lazy import import_in_thread
 from registry.errors import BadRequest, Forbidden, RoundhouseError, Unavailable, Unfit
 from registry.files.context import Ability
@@ -20,16 +26,20 @@ from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from registry.recipes.router import RouterSpec, RouterTarget
 from routing.decide import decide
-from routing.decision import Decision, Facts, TargetFacts, Vector
+from routing.decision import Decision, Facts, Features, TargetFacts, Vector
 from routing.routers.content import Router
-from runtime.gateway.backend import TargetState
+from runtime.gateway.backend import Backend
+from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef
 from runtime.gateway.request import Request
-from runtime.gateway.routing.requests import RouteInput, read
 from runtime.gateway.routing.store import RouterStore, RouterView
-from runtime.gateway.target import Lease, RouteChoice, Target
+from runtime.gateway.sinks.tenants import LimitSink
+from runtime.gateway.target import RouteChoice, Target
 from tenants.caller import EVERYBODY, Caller
 from tenants.costs.prices import MILLION, PriceList
+
+if TYPE_CHECKING:  # a server without a fleet loads nothing of it
+    from runtime.gateway.peers.conversations import PeerConversations
 
 VECTOR_SECONDS = 0.25
 """Longest wait for an embedding. After that only the character model decides."""
@@ -42,21 +52,59 @@ class TargetSource(Protocol):
     """The gateway's parts that a decision needs."""
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target: ...
-    def state_of(self, target: Target) -> TargetState: ...
     def context_length(self, target: Target) -> int | None: ...
-    def lease_inside(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]: ...
+    def backend_of(self, target: Target) -> Backend: ...
 
 
-class Budgets(Protocol):
-    def affords(
-        self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
-    ) -> Callable[[Target], bool]:
-        """Return a function that tells whether the budgets of team and key allow the calls at a target."""
-        ...
+@dataclass(frozen=True, slots=True)
+class RouteInput:
+    features: Features
+    conversation: bytes | None
+    """Key of the conversation. None if the request belongs to none."""
+    is_continued: bool
+    """Whether the body shows that it is not the first request of its conversation."""
 
-    def has_room(self, caller: Caller, target: Target, call: Call) -> bool:
-        """Whether the limits allow a call that helps to choose."""
-        ...
+
+def route_input_of(endpoint: str, calls: Sequence[Call], context: RequestContext, router: RouterSpec) -> RouteInput:
+    """Extract the features. Reads only those headers that the router names."""
+    named_headers = {name for rule in router.rules for name in rule.when.headers} | {router.conversation.header}
+    headers = {
+        name: value.decode("latin-1")
+        for raw, value in context.headers
+        if (name := raw.decode("latin-1").lower()) in named_headers
+    }
+    summary = task_of(calls[0]).summary(calls[0]) if calls else CallSummary()
+    key: bytes | None = None
+    is_continued = False
+    if named := headers.get(router.conversation.header):
+        key, is_continued = key_of("header", router.id, context.caller.team, named), True
+    elif summary.first:
+        key = key_of("turns", router.id, context.caller.team, summary.user, "".join(summary.systems), summary.first)
+        is_continued = summary.turns > 1 or summary.is_answered
+    drawn = key if key is not None and router.conversation.stay > 0 else key_of("request", router.id, context.id)
+    features = Features(
+        text=summary.last,
+        endpoint=endpoint,
+        characters=summary.characters,
+        tools=summary.tools,
+        images=summary.images,
+        json_schema=summary.json_schema,
+        team=context.caller.team,
+        service_class=context.service_class.label,
+        language=summary.language,
+        headers=headers,
+        draw=int.from_bytes(drawn[:6]) / 2**48,
+    )
+    return RouteInput(features, key, is_continued)
+
+
+def key_of(*parts: str) -> bytes:
+    """A digest, so that no text of the conversation is stored."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode(errors="replace")
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.digest()
 
 
 class RouterCardView(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,29 +161,17 @@ class Conversations:
             self._targets[key] = (target, seconds)
 
 
-class SharedConversations(Protocol):
-    """Conversations that began on other servers of a fleet."""
-
-    async def find(self, key: bytes) -> str | None:
-        """Find the target of a conversation. None if it is unknown or no answer comes in time."""
-        ...
-
-    def tell(self, key: bytes, target: str, seconds: float) -> None:
-        """Start announcing its target."""
-        ...
-
-
 class Targets:
     """Current facts about a router's targets, which decisions compare."""
 
-    def __init__(self, source: TargetSource, budgets: Budgets) -> None:
-        self._source, self._budgets = source, budgets
+    def __init__(self, source: TargetSource, limits: LimitSink) -> None:
+        self._source, self._limits = source, limits
 
     def facts(
         self, router: RouterSpec, caller: Caller, current: str | None = None, calls: Sequence[Call] = ()
     ) -> Facts:
         """calls: of the request. Without any, every target is within budget."""
-        affords = self._budgets.affords(caller, calls, self._source.context_length)
+        affords = self._limits.affords(caller, calls, self._source.context_length)
         return Facts(
             {target.name: self._fact(target, router.task, caller, affords) for target in router.targets}, current
         )
@@ -147,7 +183,7 @@ class Targets:
         except RoundhouseError as error:
             is_allowed = not isinstance(error, Forbidden) and not self._is_of_another_team(model_ref, caller)
             return TargetFacts(usable=False, why_not=error.code, is_allowed=is_allowed)
-        state = self._source.state_of(target)
+        state = self._source.backend_of(target).state_of(target)
         return TargetFacts(
             is_local=state.is_local,
             is_resident=state.is_resident,
@@ -179,12 +215,12 @@ def price_of(price: PriceList | None) -> float:
 class RouterDispatcher:
     """Turns a router's name into a target."""
 
-    def __init__(self, store: RouterStore, source: TargetSource, budgets: Budgets) -> None:
+    def __init__(self, store: RouterStore, source: TargetSource, limits: LimitSink) -> None:
         self.store = store
-        self._source, self._budgets = source, budgets
-        self._targets, self.conversations = Targets(source, budgets), Conversations()
-        self.others: SharedConversations | None = None
-        """None without a fleet."""
+        self._source, self._limits = source, limits
+        self._targets, self.conversations = Targets(source, limits), Conversations()
+        self.others: PeerConversations | None = None
+        """Conversations that began on other servers. None without a fleet."""
         self._announced = Conversations()
         """Targets that were announced to other servers."""
 
@@ -257,7 +293,7 @@ class RouterDispatcher:
                 code="wrong_task",
                 param="model",
             )
-        route_input = read(endpoint, calls, context, spec)
+        route_input = route_input_of(endpoint, calls, context, spec)
         vector = await self.vector(router, route_input.features.text, request)
         stays = route_input.is_continued and spec.conversation.stay > 0  # an earlier version may have stored it
         current = await self._current(route_input.conversation) if stays else None
@@ -273,7 +309,7 @@ class RouterDispatcher:
             target = self._source.resolve(ModelRef(Task.EMBED, router.embedding), EVERYBODY)
         except RoundhouseError:
             return None
-        state = self._source.state_of(target)
+        state = self._source.backend_of(target).state_of(target)
         if not (state.is_local and state.is_resident):
             return None  # classifying a text must not send it to a provider
         return target, EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
@@ -285,14 +321,14 @@ class RouterDispatcher:
             return None
         target, call = found
         is_admitted = request.attempt.admission is not None
-        if not is_admitted and not self._budgets.has_room(request.context.caller, target, call):
+        if not is_admitted and not self._limits.has_room(request.context.caller, target, call):
             return None
         await import_in_thread("numpy")  # only routers with an embedding need numpy
         import numpy as np
 
         probe = Request(replace(request.context, caller=EVERYBODY, source="probe"), PROBE_ENDPOINT)
         try:
-            async with asyncio.timeout(VECTOR_SECONDS), self._source.lease_inside(probe, target) as lease:
+            async with asyncio.timeout(VECTOR_SECONDS), self._source.backend_of(target).lease(probe, target) as lease:
                 async for event in lease.run(call):
                     if isinstance(event, EmbedResult):
                         request.routing_tokens = sum(event.tokens)

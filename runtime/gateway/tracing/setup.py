@@ -16,28 +16,16 @@ import importlib.util
 import logging
 import os
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from runtime.gateway.context import RequestContext, Trace
-from runtime.gateway.record import Sink
+if TYPE_CHECKING:
+    from runtime.gateway.tracing.spans import Spans
 
 log = logging.getLogger("roundhouse.gateway")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 HTTP = "http/protobuf"
 NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
-
-
-class Tracing(Sink, Protocol):
-    """Creates and exports spans."""
-
-    def begin(self, context: RequestContext, endpoint: str) -> Trace:
-        """Continue the trace of the request's `traceparent`, or begin a new one."""
-        ...
-
-    async def close(self) -> None:
-        """Export the remaining spans, for a few seconds at most."""
-        ...
 
 
 def is_enabled(variables: Mapping[str, str]) -> bool:
@@ -48,7 +36,7 @@ def is_enabled(variables: Mapping[str, str]) -> bool:
     return "otlp" in exporters or (not exporters and any(variables.get(name) for name in ENDPOINTS))
 
 
-def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
+def start(variables: Mapping[str, str] = os.environ) -> "Spans | None":
     """Start traces. None if they are off; then OpenTelemetry is not imported."""
     if not is_enabled(variables):
         return None

@@ -131,7 +131,7 @@ class RequestTrace:
 
 
 class Spans:
-    """`runtime.gateway.tracing.setup.Tracing`, as a sink of request records."""
+    """Creates and exports spans, as a sink of request records."""
 
     def __init__(self, provider: TracerProvider, *processors: SpanProcessor) -> None:
         """processors: receive every span. They are added to the provider."""
@@ -141,6 +141,7 @@ class Spans:
         self._tracer = provider.get_tracer(SCOPE.name)
 
     def begin(self, context: RequestContext, endpoint: str) -> RequestTrace:
+        """Continue the trace of the request's `traceparent`, or begin a new one."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in context.headers if name in PARENT}
         began = time.time_ns() - max(0, time.monotonic_ns() - int(context.arrived * 1e9))
         name = operation(endpoint)
@@ -158,9 +159,9 @@ class Spans:
         end = received_at + _ns(seconds["total"])
         if span.is_recording():
             self._stage(trace, "receive", trace.began, received_at)
-            for stage in record.stages():
-                if stage.name != "provider":  # each attempt at a provider has its own span
-                    self._stage(trace, stage.name, received_at + _ns(stage.since), received_at + _ns(stage.until))
+            for name, since, until in record.stages():
+                if name != "provider":  # each attempt at a provider has its own span
+                    self._stage(trace, name, received_at + _ns(since), received_at + _ns(until))
             if record.target is not None:
                 span.update_name(f"{trace.operation} {record.target.model}")
             span.set_attributes(attributes_of(record))
@@ -180,6 +181,7 @@ class Spans:
             processor.on_end(span)
 
     async def close(self) -> None:
+        """Export the remaining spans, for a few seconds at most."""
         # in a thread that is not joined, because the SDK waits half a minute for an unreachable collector
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 

@@ -53,7 +53,7 @@ from runtime.gateway.services import Services, Uploads
 from runtime.gateway.sinks.console import ConsoleSink
 from runtime.gateway.sinks.metrics import RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
-from runtime.gateway.tracing.setup import Tracing
+from runtime.gateway.tracing.spans import Spans
 from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of
@@ -188,7 +188,7 @@ class FakeGateway:
         providers: Sequence[Provider] = (),
         limiter: Limiter | None = None,
         watch: KeyWatch | None = None,
-        tracing: Tracing | None = None,
+        tracing: Spans | None = None,
         responses: ResponseStore | None = None,
         **settings: Any,
     ) -> None:

@@ -11,7 +11,7 @@ import httpx2
 import openai
 
 from registry.recipes.provider import Provider
-from runtime.gateway.tracing.setup import Tracing
+from runtime.gateway.tracing.spans import Spans
 from tenants.limits.limiter import Limiter
 from tests.eventually import PATIENCE
 from tests.fakes.provider import ProviderFake, Script, provider_fake
@@ -66,7 +66,7 @@ async def rigged(folder: Path, script: Script, protocol: str = "openai", **more:
 async def rigged_with(
     folder: Path,
     scripts: dict[str, tuple[Script, str, dict[str, Any]]],
-    tracing: Tracing | None = None,
+    tracing: Spans | None = None,
     limiter: Limiter | None = None,
     **given: Any,
 ) -> AsyncIterator[Rig]:

@@ -19,8 +19,7 @@ from runtime.gateway.backend import TargetState
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef
 from runtime.gateway.request import Request
-from runtime.gateway.routing.dispatcher import RouterDispatcher, Targets
-from runtime.gateway.routing.requests import read
+from runtime.gateway.routing.dispatcher import RouterDispatcher, Targets, route_input_of
 from runtime.gateway.target import Target
 from runtime.http.chat.endpoints import ENDPOINTS
 from tenants.caller import Caller
@@ -46,6 +45,9 @@ class World:
     def affords(self, caller: Caller, calls: Any, context_of: Any) -> Any:
         return lambda target: target.model not in self.dear
 
+    def backend_of(self, target: Target) -> "World":
+        return self
+
     def state_of(self, target: Target) -> TargetState:
         is_local = target.model != "away"
         return TargetState(is_local, is_resident=not is_local or target.model in self.resident, waiting=0)
@@ -54,7 +56,7 @@ class World:
         return None
 
     @asynccontextmanager
-    async def lease_inside(self, request: Request, target: Target) -> Any:
+    async def lease(self, request: Request, target: Target) -> Any:
         async def run(request: Any) -> Any:
             rng = np.random.default_rng(len(request.inputs[0]))
             vector = rng.normal(size=8).astype("<f4")
@@ -79,7 +81,7 @@ def test_all_dialects_have_the_same_features() -> None:
         (RESPONSES, {"instructions": "be kind", "input": turns}),
     ):
         calls = BY_PATH[path].parse(msgspec.json.encode({"model": "r", **sent}), {}).calls(None)
-        requested = read(path, calls, RequestContext("1"), spec)
+        requested = route_input_of(path, calls, RequestContext("1"), spec)
         reported = requested.features.text, requested.features.characters, requested.is_continued
         assert reported == ("two", len("be kind" + "one" + "yes" + "two"), True), path
 
@@ -90,7 +92,7 @@ def test_a_conversation_is_identified_by_router_first_turns_user_and_team() -> N
         turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}]
         sent = {"model": "r", "messages": [*turns, {"role": "user", "content": "more"}], **more}
         calls = BY_PATH[CHAT].parse(msgspec.json.encode(sent), {}).calls(None)
-        return read(CHAT, calls, RequestContext("1", Caller(team)), spec).conversation
+        return route_input_of(CHAT, calls, RequestContext("1", Caller(team)), spec).conversation
 
     assert key("one") == key("one")
     anna, ben = key("one", user="anna"), key("one", user="ben")
@@ -106,7 +108,7 @@ def test_all_prompts_of_a_completion_count() -> None:
         BY_PATH[COMPLETIONS].parse(msgspec.json.encode({"model": "r", "prompt": ["one", "x" * 5000]}), {}).calls(None)
     )
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
-    requested = read(COMPLETIONS, calls, RequestContext("1"), spec)
+    requested = route_input_of(COMPLETIONS, calls, RequestContext("1"), spec)
     assert (requested.features.text, requested.features.characters, requested.is_continued) == ("one", 5003, False)
 
 
@@ -136,7 +138,7 @@ def test_tool_results_count_as_prompt_and_continue_the_conversation(
     sent = {"model": "r", "max_tokens": 5, "input" if path == RESPONSES else "messages": [USER, *turns]}
     calls = BY_PATH[path].parse(msgspec.json.encode(sent), {}).calls(None)
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
-    requested = read(path, calls, RequestContext("1"), spec)
+    requested = route_input_of(path, calls, RequestContext("1"), spec)
     assert (requested.features.text, requested.features.characters) == ("weather?", len("weather?sunny"))
     assert (requested.features.images, requested.is_continued) == (image, True)
 
@@ -145,7 +147,7 @@ def test_reasoning_that_a_client_sends_back_is_not_the_users_text() -> None:
     thought = {"type": "reasoning", "id": "1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     sent = {"model": "r", "input": [USER, thought]}
     calls = BY_PATH[RESPONSES].parse(msgspec.json.encode(sent), {}).calls(None)
-    requested = read(
+    requested = route_input_of(
         RESPONSES, calls, RequestContext("1"), RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
     )
     reported = requested.features.text, requested.features.characters, requested.is_continued
@@ -158,7 +160,7 @@ async def test_the_same_conversation_header_differs_between_routers() -> None:
     for name in ("r", "s"):
         spec = RouterSpec.model_validate({"id": name, "targets": [{"name": "small"}]})
         context = RequestContext("1", headers=((b"x-conversation-id", b"c"),))
-        made[name] = read(CHAT, (), context, spec).conversation
+        made[name] = route_input_of(CHAT, (), context, spec).conversation
     assert made["r"] != made["s"]
 
 
@@ -179,7 +181,7 @@ def test_a_schema_is_recognised_in_each_dialect(path: str, more: dict[str, Any],
     stated = {"input": "hi"} if path == RESPONSES else {"messages": [{"role": "user", "content": "hi"}]}
     calls = BY_PATH[path].parse(msgspec.json.encode({"model": "r", "max_tokens": 5, **stated, **more}), {}).calls(None)
     spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
-    assert read(path, calls, RequestContext("1"), spec).features.json_schema is bound
+    assert route_input_of(path, calls, RequestContext("1"), spec).features.json_schema is bound
 
 
 async def test_a_text_is_embedded_only_on_this_machine() -> None:
@@ -250,7 +252,7 @@ def test_a_conversation_has_one_draw_and_other_requests_one_each() -> None:
         turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}, USER]
         sent = {"model": "r", "messages": turns if answered else turns[:1]}
         calls = BY_PATH[CHAT].parse(msgspec.json.encode(sent), {}).calls(None) if text else ()
-        return read(CHAT, calls, RequestContext(id_, **more), of).features.draw
+        return route_input_of(CHAT, calls, RequestContext(id_, **more), of).features.draw
 
     assert draw("1", "hello") == draw("2", "hello") == draw("3", "hello", answered=True)
     assert len({draw("1", f"hello {number}") for number in range(100)}) == 100
@@ -268,7 +270,7 @@ def test_a_conversation_has_one_draw_and_other_requests_one_each() -> None:
 async def test_a_target_removed_during_the_embedding_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was chosen, and the client got a 404 for a name that it had not sent."""
     made, world = routers()[0], World(resident={"small", "vectors"})
-    lease = world.lease_inside
+    lease = world.lease
 
     @asynccontextmanager
     async def slow(request: Request, target: Target) -> Any:
@@ -276,7 +278,7 @@ async def test_a_target_removed_during_the_embedding_is_not_chosen(monkeypatch: 
         async with lease(request, target) as found:
             yield found
 
-    monkeypatch.setattr(world, "lease_inside", slow)
+    monkeypatch.setattr(world, "lease", slow)
     calls = BY_PATH[CHAT].parse(msgspec.json.encode({"model": "r", "messages": [USER]}), {}).calls(None)
     assert (
         await world.dispatcher().explain(made, CHAT, calls, ModelRef(Task.CHAT), Request(RequestContext("1"), CHAT))
