@@ -5,6 +5,10 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the ledger's rows need no recipes
+    from registry.recipes.definition import Prices
 
 MILLION = 1_000_000
 
@@ -55,6 +59,26 @@ class PriceList:
 def _version(prices: PriceList) -> str:
     """Cached because each ledger row needs it three times, and a recipe has few price lists."""
     return hashlib.sha256(repr(astuple(prices)).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1024)
+def price_list(prices: "Prices", factor: float = 1.0) -> PriceList:
+    """Convert a recipe's prices, each times `factor`, to millionths of the currency."""
+
+    def micro(amount: float) -> int:
+        return round(amount * factor * MILLION)
+
+    cached = prices.input if prices.cached_input is None else prices.cached_input
+    written = prices.input if prices.written_input is None else prices.written_input
+    return PriceList(
+        micro(prices.input), micro(cached), micro(prices.output), micro(prices.audio_hour), micro(prices.pairs),
+        micro(written) - micro(prices.input),
+    )  # fmt: skip
+
+
+def batch_price_list(prices: "Prices") -> PriceList:
+    """Prices of batch lines, with their own version."""
+    return price_list(prices, prices.batch)
 
 
 class DeviceTime:

@@ -21,7 +21,6 @@ from registry.files.context import Ability, abilities_of, context_of
 from registry.records import Version
 from routing.replicas import Reason, choose, keys_of
 from runtime.gateway.backend import LoadProgress, TargetState
-from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.local.defaults import defaults
 from runtime.gateway.local.work import WorkEstimator
 from runtime.gateway.metrics import Metrics
@@ -36,7 +35,7 @@ from runtime.scheduling.fair import QueueRequest
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
 from tenants.caller import Caller, ServiceClass
-from tenants.costs.prices import PriceList
+from tenants.costs.prices import PriceList, batch_price_list, price_list
 from tenants.ledger.rows import BATCH
 
 NAME = "local"

@@ -11,7 +11,7 @@ connection.py     connections to other servers, with TLS and timeouts
 wire/             the same for requests whose bodies are in memory, cheaper than aiohttp
 hop.py            facts about a request that are sent along with the client's bytes
 following.py      reads the reports of each node
-reporting.py      writes this node's own reports
+reporting.py      writes this node's own reports, and measures its requests for them
 names.py          the models and adapter files of each node
 sharing.py        applies changes of shared names to this server
 pulling.py        copies missing files from other servers

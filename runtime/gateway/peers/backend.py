@@ -29,7 +29,6 @@ from registry.catalog import ResolvedName
 from registry.errors import Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
 from routing.replicas import prefix_of
 from runtime.gateway.backend import LoadProgress, TargetState
-from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.peers.connection import PeerAnswer, PeerClient, PeerRequest
 from runtime.gateway.peers.hop import Hop, encode
@@ -38,6 +37,7 @@ from runtime.gateway.request import Request
 from runtime.gateway.target import Lease, Target
 from runtime.gateway.views.fleet import FleetPassedView
 from tenants.caller import Caller, ServiceClass
+from tenants.costs.prices import batch_price_list, price_list
 from tenants.ledger.rows import BATCH
 
 log = logging.getLogger("roundhouse.fleet")

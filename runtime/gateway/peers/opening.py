@@ -41,11 +41,10 @@ from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import NodeReplicas, Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
-from runtime.gateway.peers.reporting import Reporter
+from runtime.gateway.peers.reporting import Reporter, RequestTimer
 from runtime.gateway.peers.service import Fleet
 from runtime.gateway.peers.sharing import SharedNames
 from runtime.gateway.routing.store import RouterStore
-from runtime.gateway.sinks.times import RequestTimer
 from runtime.gateway.views.fleet import FleetBlockView
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
 from tenants.keys.secret import load_pepper

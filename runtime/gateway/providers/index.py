@@ -9,10 +9,10 @@ from registry.errors import BadRequest, NotFound
 from registry.files.context import Ability
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers.upstream import OnOutcome, Upstream, closing
-from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.names import LATEST, ModelRef, Names, not_allowed
 from runtime.gateway.target import Target
 from tenants.caller import Caller
+from tenants.costs.prices import batch_price_list, price_list
 
 BACKEND = "providers"
 

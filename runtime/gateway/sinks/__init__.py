@@ -3,6 +3,5 @@
 tenants.py    the ledger and the limits, which also act before a request runs
 metrics.py    Prometheus and log lines
 console.py    the console's last requests
-times.py      durations by model, for a node's reports
 residency.py  loads, sleeps and evictions: metrics, log lines, stored measurements
 """

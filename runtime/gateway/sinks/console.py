@@ -1,10 +1,9 @@
-"""Requests, swaps and loads for the console."""
+"""The last requests, for the console."""
 
 import time
 
-from console.history import Decisions, RequestRoute, RequestRow
+from console.history import RequestRoute, RequestRow
 from console.state import Console
-from console.texts import Transcript
 from runtime.gateway.record import RequestRecord
 from runtime.gateway.target import Target
 from tenants.ledger.rows import BATCH
@@ -21,7 +20,7 @@ class ConsoleSink:
         if context.source == BATCH:  # thousands of batch lines would displace interactive requests
             return
         at = round(time.time(), 3)
-        if isinstance(record.transcript, Transcript):
+        if record.transcript is not None:
             self._texts.add(context.caller.team, context.id, at, record.transcript)
         self._history.take(
             RequestRow(
@@ -72,17 +71,3 @@ def _route(target: Target | None) -> RequestRoute | None:
         alternatives=list(decision.alternatives),
         saw=dict(decision.saw),
     )
-
-
-def swapped(console: Console, model: str, name: str, before: str | None, staging: float, placing: float) -> None:
-    """Record that an adapter has taken a place. `before`: the adapter it replaced, if any."""
-    console.history.swapped()
-    words = "comes into a free place" if before is None else "takes the place of"
-    why = "" if before is None else "the least recently used one that was idle and not pinned; "
-    more = f"{why}staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
-    console.decisions.record("swap", model, name, words, before or "", more, staging + placing)
-
-
-def loaded(decisions: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:
-    plan = f"planned: {expected:.1f} s and {planned / 2**20:,.0f} MiB; it took {seconds:.1f} s and holds "
-    decisions.record("load", model, model, "is loaded", more=f"{plan}{bytes_ / 2**20:,.0f} MiB", seconds=seconds)

@@ -11,7 +11,6 @@ from registry.records import LoadKey
 from registry.state.database import State
 from runtime.config.device import Device
 from runtime.gateway.metrics import Metrics
-from runtime.gateway.sinks.console import loaded as record_load
 from runtime.residency.entry import ModelEntry
 from runtime.residency.measurements import load_key
 from runtime.residency.table import Step
@@ -37,7 +36,9 @@ class ResidencyRecord:
 
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:
         self._metrics.load.labels(entry.model).observe(seconds)
-        record_load(self._decisions, entry.id, seconds, expected, loaded.resident_bytes, needed)
+        plan = f"planned: {expected:.1f} s and {needed / 2**20:,.0f} MiB; "
+        plan += f"it took {seconds:.1f} s and holds {loaded.resident_bytes / 2**20:,.0f} MiB"
+        self._decisions.record("load", entry.id, entry.id, "is loaded", more=plan, seconds=seconds)
         if expected:
             self._metrics.load_error.labels(entry.model, "seconds").set((seconds - expected) / expected)
         if needed:

@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from models.tasks import Call
+from models.tasks import Call, task_of
 from models.tasks.kind import Demand
-from runtime.gateway.charging import amounts, demand_of
 from runtime.gateway.record import RequestRecord
 from runtime.gateway.request import Request
 from runtime.gateway.target import Target
@@ -32,7 +31,7 @@ from tenants.ledger.ledger import Ledger
 from tenants.ledger.rows import BATCH, Entry, Settlement
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.meters import LimitLevel
-from tenants.limits.records import Kind
+from tenants.limits.records import MAX_AMOUNT, Kind
 
 FREE = PriceList()
 MAX_COUNT = 10**15
@@ -40,6 +39,8 @@ MAX_COUNT = 10**15
 transaction."""
 MOST_UNWAITED = 10_000
 """Most rows waiting for a transaction that no request awaits. Further requests are not counted."""
+UNKNOWN_CONTEXT = 32_768
+"""Assumed context length in tokens if it is unknown."""
 _CODE = 64
 """Most characters of an error's code, since a provider's may have any length."""
 
@@ -155,8 +156,38 @@ class LedgerSink:
         )
 
 
+def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:
+    """Sum the most that a request's calls can use. audio_seconds: the longest recording allowed.
+
+    A token is at least one byte of the body, and no sequence is longer than the context, so the bound holds for every
+    tokenizer. Text that a chat template adds, such as a preamble, or an embedding model's own prompt is not in the body
+    and not counted.
+    """
+    demands = [task_of(call).demand(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
+    if len(demands) == 1:
+        return demands[0]
+    fields: tuple[Callable[[Demand], int], ...] = (
+        lambda d: d.prompt, lambda d: d.output, lambda d: d.requested_output, lambda d: d.audio_ms, lambda d: d.pairs,
+    )  # fmt: skip
+    return Demand(*(sum(map(value, demands)) for value in fields))
+
+
+def amounts(demand: Demand, price: PriceList) -> Amounts:
+    """Convert a demand to amounts to reserve, capped at the largest possible limit."""
+    money = price.most(prompt=demand.prompt, output=demand.output, audio_ms=demand.audio_ms, pairs=demand.pairs)
+    return Amounts(
+        min(demand.prompt + demand.output, MAX_AMOUNT),
+        min(demand.audio_ms, MAX_AMOUNT),
+        min(money, MAX_AMOUNT),
+        min(demand.requested_output, MAX_AMOUNT),
+    )
+
+
 class LimitSink:
-    """Reserves usage within limits. audio_seconds: the longest recording allowed."""
+    """Reserves the most that a request can use within limits, and returns or charges the difference at its end.
+
+    audio_seconds: the longest recording allowed.
+    """
 
     def __init__(self, limiter: Limiter, ledger: Ledger, audio_seconds: float) -> None:
         self._limiter, self._ledger, self._audio_seconds = limiter, ledger, audio_seconds

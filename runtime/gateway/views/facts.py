@@ -19,7 +19,6 @@ from registry.files.weights import read_weights
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
-from runtime.gateway.sinks.console import swapped
 from runtime.gateway.sinks.metrics import MAX_ADAPTERS, OTHER
 from runtime.residency.entry import ModelEntry
 from runtime.scheduling.effects import Step
@@ -69,9 +68,15 @@ class AdapterFacts:
             metrics.adapter_load.labels(self._model, step).observe(seconds)
 
     def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
-        name, model = self._names.label_of, self._model
-        before = None if evicted is None else name(model, evicted)
-        swapped(self._console, model, name(model, digest), before, staging, placing)
+        label, model = self._names.label_of, self._model
+        more = f"staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
+        if evicted is None:
+            words, before = "comes into a free place", ""
+        else:
+            words, before = "takes the place of", label(model, evicted)
+            more = f"the least recently used one that was idle and not pinned; {more}"
+        self._console.history.swapped()
+        self._console.decisions.record("swap", model, label(model, digest), words, before, more, staging + placing)
 
 
 def _by_digest(adapters: Sequence[Adapter]) -> dict[str, tuple[Probe | None, ...]]:

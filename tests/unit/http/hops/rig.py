@@ -27,9 +27,8 @@ from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import Follower
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.opening import new_member
-from runtime.gateway.peers.reporting import Reporter
+from runtime.gateway.peers.reporting import Reporter, RequestTimer
 from runtime.gateway.peers.service import Fleet as FleetService
-from runtime.gateway.sinks.times import RequestTimer
 from runtime.http.fleet.app import fleet_application
 from runtime.http.fleet.fronts import FrontMiddleware
 from runtime.server.listener import FleetListener

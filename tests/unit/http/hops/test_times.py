@@ -15,8 +15,8 @@ from fleet.reports import ReplicaReport
 from fleet.table import ReportTable
 from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from runtime.gateway.context import RequestContext
+from runtime.gateway.peers.reporting import LEARNING_RATE, MOST_MODELS, RequestTimer, RequestTimes
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.times import LEARNING_RATE, MOST_MODELS, RequestTimer, RequestTimes
 from runtime.gateway.target import Target
 from runtime.residency.states import ModelState
 from tests.eventually import PATIENCE

@@ -15,8 +15,8 @@ from models.messages import Chunk, RerankResult, ResponseEnd, ResponseStart, Usa
 from models.tasks.chat import ChatPayload
 from registry.errors import BudgetExceeded, EngineFailed, LimitExceeded
 from registry.recipes.definition import Prices
-from runtime.gateway.charging import demand_of
 from runtime.gateway.context import RequestContext
+from runtime.gateway.sinks.tenants import demand_of
 from runtime.gateway.target import Target
 from runtime.http import errors as http_errors
 from runtime.http.errors import Dialect, format_duration, format_time

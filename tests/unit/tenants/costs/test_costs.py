@@ -15,13 +15,12 @@ from models.messages import Usage
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.recipes.definition import Prices
 from registry.storage.database import Database
-from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.tenants import LedgerSink
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read
 from tenants.costs.daily import as_json, as_rows, day_of_team, page_of
-from tenants.costs.prices import MILLION, DeviceTime, PriceList
+from tenants.costs.prices import MILLION, DeviceTime, PriceList, batch_price_list, price_list
 from tenants.keys.table import KeyTable
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.lookup import judge

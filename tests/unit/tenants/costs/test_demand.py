@@ -13,7 +13,7 @@ from models.messages import RerankRequest, TranscribeRequest
 from models.speech.length import seconds_of
 from models.tasks.chat import ChatPayload
 from models.text.pairs import LEAST_ROOM, chunks, longest_first
-from runtime.gateway.charging import demand_of
+from runtime.gateway.sinks.tenants import demand_of
 
 RATE, SECONDS = 8000, 3
 SOUND = bytes(2 * RATE * SECONDS)
