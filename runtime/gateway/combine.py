@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,6 @@ from runtime.gateway.adapters import Adapters, Registration
 from runtime.gateway.names import Names
 from tenants.caller import Caller
 
-MERGED = "merged"
-"""Folder for merged models in the data directory."""
 LONGEST_NAME = 128
 """Most characters of the names of base and adapter in a folder's name, which has at most 255 bytes."""
 WAIT = 60.0
@@ -166,17 +163,6 @@ class Combiner:
 
 def _busy_error() -> Unavailable:
     return Unavailable("Another combination is being made. Try again.", code="combine_busy", retry_after=10)
-
-
-def sizes(folder: Path) -> Callable[[str], Mapping[str, int]]:
-    """Return a function that gives the bytes of a team's merged models below `folder`, by name."""
-    return lambda team: {out.name: size_of(out) for out in folder.glob(f"{team}+*/")}
-
-
-def tidy(folder: Path) -> None:
-    """Clean up `folder` at startup after a server that was killed during a merge."""
-    for unfinished in folder.glob(".*"):
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _make_room(base: Path, folder: Path) -> int:

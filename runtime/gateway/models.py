@@ -83,10 +83,7 @@ class Models:
         return entry.tier
 
     def _entry(self, name: str) -> ModelEntry:
-        resolved = self._names.catalog.resolve(name)
-        if resolved.version is not None:
-            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
-        return self._residency.get(resolved.recipe.id)
+        return self._residency.get(self._names.model(name).id)
 
     async def signals(self, name: str | None) -> SignalListView:
         """Return a model's work and the replicas it needs, or those of all models. Raises NotFound."""

@@ -156,6 +156,13 @@ class Names:
         )
         return resolved
 
+    def model(self, name: str) -> Recipe:
+        """The recipe of a model's id, alias or `id@version`, whoever may use it. Raises NotFound, also for adapters."""
+        resolved = self.catalog.resolve(name)
+        if resolved.version is not None:
+            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
+        return resolved.recipe
+
     def is_here(self, name: str, caller: Caller) -> bool:
         """Whether `find` finds the name, or refuses it for another reason than that it does not exist."""
         try:

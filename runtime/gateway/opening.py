@@ -17,7 +17,6 @@ from console.state import Console
 from launch.checks.checker import FileChecker
 from launch.recipe_store import RecipeShelf, RecipeStore, arrange
 from models.sources import resolve as sources
-from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.loading import Documents
 from registry.state.database import State
@@ -25,14 +24,12 @@ from registry.storage.reserve import DiskReserve
 from runtime.config.device import Device, memories_of
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.combine import MERGED, Combiner
-from runtime.gateway.combine import sizes as sizes_of_merged
-from runtime.gateway.combine import tidy as tidy_merged
+from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.launch.additions import Additions
 from runtime.gateway.launch.editor import Editor
-from runtime.gateway.launch.merged import MergedModels
+from runtime.gateway.launch.merged import MERGED, MergedModels, merged_sizes, tidy_merged
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
@@ -45,12 +42,13 @@ from runtime.gateway.providers.index import ProviderIndex
 from runtime.gateway.providers.store import ProviderStore
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
-from runtime.gateway.services import Services, Uploads
+from runtime.gateway.services import Services
 from runtime.gateway.sinks.console import ConsoleSink
 from runtime.gateway.sinks.metrics import LimitMetrics, RequestLog, RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import start as start_tracing
+from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.facts import AdapterFacts
 from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.residency.entry import ModelEntry
@@ -123,7 +121,7 @@ class _Rooms:
         self.ledger = Ledger(settings.data_dir, settings.currency, in_fleet=settings.fleet is not None)
         self.metrics = Metrics()
         count = LimitMetrics(self.metrics).count
-        merged = sizes_of_merged(settings.data_dir / MERGED)
+        merged = merged_sizes(settings.data_dir / MERGED)
         self.shared_limits = None if settings.fleet is None else _shared_limits()
         self.limiter = Limiter(count, wall=lambda: self.ledger.clock(), source=self.shared_limits)
         self.storage_limiter = StorageLimiter(count, merged=merged)
@@ -322,11 +320,8 @@ class _Rooms:
     async def begin(self, gateway: Gateway) -> None:
         """Preload models, register adapters and warm spare slots, once the port is open."""
         tables = asyncio.create_task(self.keys.make_tables(), name="tables")
-        for entry in [e for e in self.entries if e.pinned or e.recipe.residency.preload]:
-            try:
-                self.residency.request_load(entry)
-            except RoundhouseError as error:
-                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
+        for entry in self.entries:
+            self.model_set.preload(entry)
         for entry in self.entries:
             if entry.path is not None or entry.broken is not None:
                 await self.adapters.register_from_recipe(entry.recipe)  # otherwise once its files have been fetched

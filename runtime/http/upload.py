@@ -20,7 +20,7 @@ from starlette.requests import Request
 
 from registry.bounds import Bounds
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
-from runtime.gateway.services import Uploads, UploadShare
+from runtime.gateway.uploads import Uploads, UploadShare
 from runtime.http.bodies import too_large_error
 from runtime.http.guard.memory import SHARES, owners_of
 from runtime.http.middleware import context_of

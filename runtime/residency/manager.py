@@ -197,10 +197,8 @@ class ResidencyManager:
 
         Raises Conflict if it is pinned and `force` is false.
         """
-        if entry.pinned and not force:
-            raise Conflict(
-                f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
-            )
+        if not force:
+            check_unpinned(entry)
         with self.scaler.pause(entry.model):  # otherwise each would come back while another leaves, endlessly
             for replica in entry.replicas[1:]:
                 replica.requested_since = None
@@ -318,3 +316,11 @@ class ResidencyManager:
         """Stop deciding. LitServe ends the slots."""
         self._closed = True
         await self.table.close()
+
+
+def check_unpinned(entry: ModelEntry) -> None:
+    """Raise Conflict for a pinned model, which leaves only by force."""
+    if entry.pinned:
+        raise Conflict(
+            f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
+        )

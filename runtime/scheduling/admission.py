@@ -37,11 +37,16 @@ class QueueEntry:
     missed: bool = False
     """Whether its adapter was in no place when the request arrived."""
     swap_seconds: float = 0.0
-    """Part of its wait spent swapping in its adapter."""
+    """Part of `queued_seconds` spent swapping in its adapter."""
     placing_seconds: float = 0.0
     """Time it waited in the engine, after its start, until its adapter was in a place."""
     replica: int = 1
     """Number of the replica where it waits or runs."""
+
+    @property
+    def queued_seconds(self) -> float:
+        """Time it waited for its turn and for its adapter's place."""
+        return (self.started or 0.0) - self.arrived + self.placing_seconds
 
     def abort(self, error: RoundhouseError) -> None:
         """End its call with this error, unless it is already ending."""
@@ -65,24 +70,6 @@ class SlotLease:
         charge: Callable[[QueueEntry, float], None],
     ) -> None:
         self.ticket, self.link, self._give_back, self._charge = ticket, link, give_back, charge
-
-    @property
-    def queued_seconds(self) -> float:
-        """Time it waited for its turn and for its adapter's place."""
-        return (self.ticket.started or 0.0) - self.ticket.arrived + self.ticket.placing_seconds
-
-    @property
-    def swap_seconds(self) -> float:
-        """Part of `queued_seconds` spent swapping in its adapter."""
-        return self.ticket.swap_seconds
-
-    @property
-    def pool(self) -> str:
-        return self.ticket.claim.pool
-
-    @property
-    def replica(self) -> int:
-        return self.ticket.replica
 
     def progress(self, work: float) -> None:
         """Report the work done so far."""

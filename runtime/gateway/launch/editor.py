@@ -12,7 +12,7 @@ from launch.recipe_store import changed, checked_text, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.base.wording import quoted
 from registry.bounds import USUAL
-from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
+from registry.errors import BadRequest, Conflict, DoesNotFit
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import HubSource
 from registry.state.database import State
@@ -22,7 +22,7 @@ from runtime.gateway.files import FilesInUse, ModelFiles, check_version
 from runtime.gateway.launch.model_set import ModelSet, wait_for_all
 from runtime.gateway.launch.views import ModelEditedView, ModelRemovedView
 from runtime.gateway.names import Names
-from runtime.residency.manager import ResidencyManager
+from runtime.residency.manager import ResidencyManager, check_unpinned
 from runtime.residency.states import ModelState
 
 FIXED_KEYS = frozenset({"id", "version", "task", "source"})
@@ -48,10 +48,8 @@ class Editor:
 
     def _recipe(self, name: str) -> Recipe:
         """The recipe for an id, an alias or `id@version`. Raises NotFound."""
-        resolved = self._names.catalog.resolve(name)
-        if resolved.version is not None:
-            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
-        return self._model_set.recipe(resolved.recipe.id) or resolved.recipe
+        recipe = self._names.model(name)
+        return self._model_set.recipe(recipe.id) or recipe
 
     # --- edit -------------------------------------------------------------------------------------------------------
     async def edit(self, name: str, changes: Mapping[str, object]) -> ModelEditedView:
@@ -186,10 +184,7 @@ class Editor:
         return FilesInUse(used.sources | pending, used.folders)
 
     def _check_unused(self, model: str) -> None:
-        if self._residency.get(model).pinned:
-            raise Conflict(
-                f"Model '{model}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
-            )
+        check_unpinned(self._residency.get(model))
         if adapters := [adapter.key.label for adapter in self._names.everything.adapters(model)]:
             count = "an adapter" if len(adapters) == 1 else f"{len(adapters)} adapters"
             raise Conflict(

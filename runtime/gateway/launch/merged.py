@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,9 @@ from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.views.values import Count, Epoch
 from runtime.residency.manager import ResidencyManager
 from tenants.caller import Caller, Scope
+
+MERGED = "merged"
+"""Folder for merged models in the data directory."""
 
 
 class MergedModelView(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,17 @@ class MergedModelDeletedView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     deleted: bool = True
     freed_bytes: Count
+
+
+def merged_sizes(folder: Path) -> Callable[[str], Mapping[str, int]]:
+    """Return a function that gives the bytes of a team's merged models below `folder`, by name."""
+    return lambda team: {out.name: size_of(out) for out in folder.glob(f"{team}+*/")}
+
+
+def tidy_merged(folder: Path) -> None:
+    """Clean up `folder` at startup after a server that was killed during a merge."""
+    for unfinished in folder.glob(".*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 class MergedModels:

@@ -180,6 +180,10 @@ class ModelSet:
 
     async def _settle_in(self, entry: ModelEntry) -> None:
         await self._bring_adapters(entry)
+        self.preload(entry)
+
+    def preload(self, entry: ModelEntry) -> None:
+        """Request a model that is pinned or that its recipe preloads. Only logs a refusal."""
         if entry.pinned or entry.recipe.residency.preload:
             try:
                 self._residency.request_load(entry)

@@ -164,11 +164,11 @@ class LocalBackend:
             entry, reason = self._choose(request, entry, adapter, estimator.prompt(size))
         async with await self._turn(request, target, entry, adapter, queue_request) as turn:
             calls = AsyncExitStack()
-            if turn.replica != entry.number:  # another replica than the chosen one was free first
-                entry = next((replica for replica in entry.replicas if replica.number == turn.replica), entry)
+            if turn.ticket.replica != entry.number:  # another replica than the chosen one was free first
+                entry = next((replica for replica in entry.replicas if replica.number == turn.ticket.replica), entry)
                 reason = "free"
             lease = LocalLease(request, target, entry, adapter, turn, calls, reason)
-            lease.load_seconds, lease.is_cold = turn.queued_seconds if loads else 0.0, is_cold
+            lease.load_seconds, lease.is_cold = turn.ticket.queued_seconds if loads else 0.0, is_cold
             try:
                 async with calls:
                     yield lease
@@ -246,11 +246,11 @@ class LocalLease:
 
     @property
     def queued_seconds(self) -> float:
-        return self.turn.queued_seconds
+        return self.turn.ticket.queued_seconds
 
     @property
     def swap_seconds(self) -> float:
-        return self.turn.swap_seconds
+        return self.turn.ticket.swap_seconds
 
     @property
     def revision(self) -> str:
@@ -266,7 +266,7 @@ class LocalLease:
 
     @property
     def pool(self) -> str:
-        return self.turn.pool
+        return self.turn.ticket.claim.pool
 
     @property
     def flag(self) -> None:

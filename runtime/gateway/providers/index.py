@@ -135,3 +135,8 @@ class ProviderIndex:
         """A target's provider entry. None if its provider has been removed."""
         entry = self._entries.get(target.model)
         return entry if entry is not None and entry.upstream.provider.id == target.provider else None
+
+
+def unknown_provider(name: str, available: Iterable[str]) -> NotFound:
+    listed = ", ".join(available) or "none"
+    return NotFound(f"There is no provider {quoted(name)}. There are: {listed}.", code="provider_not_found")

@@ -10,13 +10,13 @@ import msgspec
 import yaml
 
 from registry.base.wording import quoted
-from registry.errors import Conflict, NotFound, Unavailable, Unfit
+from registry.errors import Conflict, Unavailable, Unfit
 from registry.names import ADAPTER
 from registry.recipes.loading import faults_of, load_documents
 from registry.recipes.provider import Provider
 from registry.storage.files import unusable, write_text
 from runtime.gateway.names import Names
-from runtime.gateway.providers.index import ProviderIndex
+from runtime.gateway.providers.index import ProviderIndex, unknown_provider
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -62,8 +62,7 @@ class ProviderStore:
         providers = self._added | self._given
         provider = providers.get(name)
         if provider is None:
-            available = ", ".join(providers) or "none"
-            raise NotFound(f"There is no provider {quoted(name)}. There are: {available}.", code="provider_not_found")
+            raise unknown_provider(name, providers)
         return ProviderDefinitionView(
             id=name,
             version=provider.version,

@@ -7,18 +7,17 @@ import msgspec
 from msgspec import Meta
 
 from registry.base.json import NOT_JSON
-from registry.base.wording import quoted
-from registry.errors import NotFound, RoundhouseError
+from registry.errors import RoundhouseError
 from registry.recipes.definition import Task
 from routing.providers.breaker import Phase
 from routing.providers.connection import key_of
 from routing.providers.pass_through import is_other_model
 from routing.providers.upstream import Upstream
 from runtime.gateway.metrics import Metrics
-from runtime.gateway.providers.index import ProvidedModel, ProviderIndex
+from runtime.gateway.providers.index import ProvidedModel, ProviderIndex, unknown_provider
+from runtime.gateway.views.values import Count
 from tenants.caller import Caller
 
-Count = Annotated[int, Meta(ge=0)]
 STATES = {Phase.CLOSED: 0.0, Phase.HALF_OPEN: 0.5, Phase.OPEN: 1.0}
 
 
@@ -109,8 +108,7 @@ class Providers:
         """List the provider's models, to check that it answers, accepts the key and has the recipe's models."""
         upstream = self._index.upstreams.get(name)
         if upstream is None:
-            available = ", ".join(self._index.upstreams) or "none"
-            raise NotFound(f"There is no provider {quoted(name)}. There are: {available}.", code="provider_not_found")
+            raise unknown_provider(name, self._index.upstreams)
         began = time.monotonic()
         try:
             listed = msgspec.json.decode(await (await upstream.connect()).models(), type=_ModelList | list[_ModelName])

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Count = Annotated[int, Meta(ge=0)]
+from runtime.gateway.views.values import Count
+
 FleetMemberState = Literal["up", "late", "draining", "silent"]
 
 

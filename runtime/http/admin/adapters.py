@@ -14,9 +14,9 @@ from registry.recipes.fields import PathSource
 from registry.recipes.validation import words
 from registry.records import Probe
 from runtime.gateway.adapters import AdapterDeletedView
-from runtime.gateway.combine import MERGED, AdapterMergedView, Combination
+from runtime.gateway.combine import AdapterMergedView, Combination
 from runtime.gateway.core import Gateway
-from runtime.gateway.launch.merged import MergedModelDeletedView, MergedModelListView
+from runtime.gateway.launch.merged import MERGED, MergedModelDeletedView, MergedModelListView
 from runtime.gateway.views.values import AdapterView
 from runtime.http.admin.bodies import (
     AdapterCheckView,

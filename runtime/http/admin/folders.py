@@ -8,7 +8,7 @@ from typing import Literal
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Forbidden, NotFound
 from runtime.config.settings import Settings
-from runtime.gateway.combine import MERGED
+from runtime.gateway.launch.merged import MERGED
 from tenants.caller import Caller, Scope
 
 UPLOAD = {"adapters": " Or upload it.", "models": ""}

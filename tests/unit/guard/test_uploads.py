@@ -8,7 +8,7 @@ import pytest
 from registry.bounds import Bounds
 from registry.errors import QueueFull, Unavailable
 from registry.storage.reserve import DiskReserve
-from runtime.gateway.services import Uploads, UploadShare
+from runtime.gateway.uploads import Uploads, UploadShare
 from runtime.http.guard.memory import SHARES, owners_of
 from tenants.caller import Caller
 

@@ -30,12 +30,12 @@ from registry.storage.reserve import DiskReserve
 from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.combine import MERGED, Combiner
+from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.launch.additions import Additions
 from runtime.gateway.launch.editor import Editor
-from runtime.gateway.launch.merged import MergedModels
+from runtime.gateway.launch.merged import MERGED, MergedModels
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.launch.reloader import RecipeReloader
 from runtime.gateway.local.backend import LocalBackend
@@ -49,11 +49,12 @@ from runtime.gateway.providers.store import ProviderStore
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.routing.store import RouterStore
-from runtime.gateway.services import Services, Uploads
+from runtime.gateway.services import Services
 from runtime.gateway.sinks.console import ConsoleSink
 from runtime.gateway.sinks.metrics import RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.spans import Spans
+from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of

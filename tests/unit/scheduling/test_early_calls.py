@@ -57,12 +57,12 @@ async def test_a_request_reaches_the_engine_before_its_adapter_is_placed(world: 
 async def test_the_wait_for_the_place_counts_as_waiting(world: World) -> None:
     world.engine.place_gate.clear()
     lease = await world.queue.acquire(adapter("a"))
-    before = lease.queued_seconds
+    before = lease.ticket.queued_seconds
     world.clock = 7.0
     world.engine.place_gate.set()
-    await until(lambda: lease.queued_seconds > 7.0)
+    await until(lambda: lease.ticket.queued_seconds > 7.0)
     assert before < 7.0
-    assert 7.0 < lease.swap_seconds <= lease.queued_seconds
+    assert 7.0 < lease.ticket.swap_seconds <= lease.ticket.queued_seconds
     lease.release()
 
 

@@ -381,7 +381,7 @@ async def test_a_pool_has_its_own_bound(world: World) -> None:
     pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
     world.queue.change(world.queue.recipe.model_copy(update={"pools": pools}))
     runs = await world.queue.acquire(None, claim=QueueRequest(pool="long"))
-    assert runs.pool == "long"
+    assert runs.ticket.claim.pool == "long"
     waits = asyncio.create_task(world.queue.acquire(None, claim=QueueRequest(pool="long")))
     await asyncio.sleep(0)
     with pytest.raises(QueueFull, match="pool 'long'"):

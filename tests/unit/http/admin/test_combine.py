@@ -21,6 +21,7 @@ from registry.state.database import State
 from registry.storage.reserve import DiskReserve
 from runtime.gateway import combine
 from runtime.gateway.combine import Combination
+from runtime.gateway.launch.merged import merged_sizes, tidy_merged
 from tenants.caller import Caller, Scope
 from tenants.limits.records import Kind, Limit
 from tests.eventually import PATIENCE
@@ -237,9 +238,9 @@ def test_what_a_merge_left_that_was_killed_goes_with_the_next_start(tmp_path: Pa
     for folder in (half, whole):
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"x")
-    combine.tidy(tmp_path)
+    tidy_merged(tmp_path)
     assert (half.exists(), whole.exists()) == (False, True)
-    assert combine.sizes(tmp_path)("team") == {whole.name: 1}
+    assert merged_sizes(tmp_path)("team") == {whole.name: 1}
 
 
 def _room(_base: Path, folder: Path) -> int:
@@ -372,12 +373,11 @@ async def test_what_is_no_merged_model_or_was_just_deleted_fails_no_list(
             shutil.rmtree(out, ignore_errors=True)
         return stock(out)
 
-    for module in ("runtime.gateway.launch.merged", "runtime.gateway.combine"):
-        monkeypatch.setattr(f"{module}.size_of", delete_first)
+    monkeypatch.setattr("runtime.gateway.launch.merged.size_of", delete_first)
     models = gateway.gateway.services.merged
     assert [one.name for one in await models.all(Caller(team="a"))] == ["a+two"]
     write_merged(folder, "a+one")
-    assert combine.sizes(folder)("a") == {"a+one": 0, "a+two": 100}
+    assert merged_sizes(folder)("a") == {"a+one": 0, "a+two": 100}
 
 
 async def test_a_merged_model_that_is_served_is_not_deleted(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
