@@ -7,6 +7,7 @@ from pathlib import Path
 
 from models.messages import LoadResult, MemoryFootprint, Progress
 from registry.errors import RoundhouseError
+from registry.files.context import context_of
 from registry.recipes.definition import Recipe, Tier
 from runtime.residency.policy import MIN_SAVING, Resident, replica_id
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
@@ -135,6 +136,11 @@ class ModelEntry:
         if len(self.replicas) == 1:
             return self
         return next((replica for replica in self.replicas if replica.state is ModelState.READY), self.replicas[0])
+
+    @property
+    def context_length(self) -> int | None:
+        """The context length that the engine reports or, before it is loaded, that of the recipe's files."""
+        return (self.loaded.context_length if self.loaded else 0) or context_of(self.recipe, self.path)
 
     @property
     def has_others(self) -> bool:

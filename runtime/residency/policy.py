@@ -40,6 +40,7 @@ from runtime.config.budgets import DeviceBudget, Group, groups
 from runtime.residency.states import ModelState
 
 Action = Literal["sleep", "evict"]
+Verdict = Literal["resident", "load", "wake", "wait", "impossible"]
 NO_LIMIT = 1 << 62
 REPLICA_MARK = "#"
 """Separates a model's id from the number of a replica. No model's id contains it."""
@@ -249,7 +250,7 @@ class Plan:
     """The policy's decision. The `victims` leave before the load or wake starts."""
 
     model: str
-    verdict: Literal["resident", "load", "wake", "wait", "impossible"]
+    verdict: Verdict
     needed: int
     """Bytes on each of its devices. `free` and `budget` are those of the device with the least."""
     free: int
@@ -328,7 +329,7 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
     empty = snapshot.slots_free + sum(1 - s[3] for s in settled)
     slots = empty + snapshot.slots_addable
 
-    def answer(verdict: Literal["resident", "load", "wake", "wait", "impossible"], why: str, **more: object) -> Plan:
+    def answer(verdict: Verdict, why: str, **more: object) -> Plan:
         return Plan(
             need.id, verdict, need.bytes, free, budget, why=why, host_needed=need.host, host_free=host_free,
             host_budget=snapshot.host_budget, room=room, **more,  # type: ignore[arg-type]

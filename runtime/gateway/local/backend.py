@@ -1,52 +1,43 @@
-"""The backend for models of this machine: a turn in the queue, then calls to the model's slot."""
+"""The backend for models of this machine: which weights a name means, and a turn in the queue of their model."""
 
-import asyncio
-import hmac
-import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
 
-import msgspec
+from cachetools import LRUCache
 
 from adapters.types import StoredAdapter
-from models.messages import AdapterRef, Chunk, EmbedRequest, Event, HttpCall, Message, Progress, ResponseStart, Usage
-from models.tasks import Call
+from models.messages import AdapterRef, Usage
+from models.tasks import TASKS
 from models.tasks.chat import ChatPayload
-from models.work import ANSWER_TOKEN, work_of
-from registry.errors import DeadlineExceeded, RoundhouseError, Unavailable
-from registry.files.context import Ability, abilities_of, context_of
+from models.work import ANSWER_TOKEN, AUDIO_SECOND, work_of
+from registry.errors import Unavailable
+from registry.files.context import Ability, abilities_of
+from registry.recipes.definition import Task
 from registry.records import Version
 from routing.replicas import Reason, choose, keys_of
 from runtime.gateway.backend import LoadProgress, TargetState
-from runtime.gateway.local.defaults import defaults
-from runtime.gateway.local.work import WorkEstimator
+from runtime.gateway.local.lease import LocalLease, too_late
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.request import Request
-from runtime.gateway.target import LoadPending, Target, total
+from runtime.gateway.target import LoadPending, Target
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
-from runtime.scheduling.admission import REVOKED, SlotLease, unreachable
+from runtime.scheduling.admission import SlotLease, unreachable
 from runtime.scheduling.fair import QueueRequest
-from runtime.slots import frames
-from runtime.slots.link import FrameCall
-from tenants.caller import Caller, ServiceClass
+from tenants.caller import Caller
 from tenants.costs.prices import PriceList, batch_price_list, price_list
 from tenants.ledger.rows import BATCH
 
 NAME = "local"
-SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
-"""Paths whose calls fill an engine's prefix cache."""
-TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
-"""OpenAI's names for the classes."""
-CONTINUED = {"add_generation_prompt": False, "continue_final_message": True}
-"""vLLM's fields for continuing the last message."""
 NOT_LOADING = frozenset((ModelState.ABSENT, ModelState.ASLEEP, ModelState.FAILED))
 """States in which no load is under way."""
+LEARNING_RATE = 0.1
+"""Weight of a new value in a running mean."""
+MOST_ADAPTERS = 1024
 PROBE_FAILED = "The adapter's probe failed. Only the team that shares it is told more."
 
 
@@ -55,9 +46,37 @@ def reference(stored: StoredAdapter) -> AdapterRef:
     return AdapterRef(digest=stored.digest, path=str(stored.path), rank=stored.rank, bytes=stored.bytes)
 
 
-def context_length(entry: ModelEntry) -> int | None:
-    """The context length that the engine reports or, before it is loaded, that of the recipe's files."""
-    return (entry.loaded.context_length if entry.loaded else 0) or context_of(entry.recipe, entry.path)
+class WorkEstimator:
+    """Estimates a request's work for the queue of its model, in the unit of `models.work`.
+
+    Running means for one model: work per byte and tokens per answer.
+    """
+
+    def __init__(self, task: Task) -> None:
+        rates = TASKS[task].work
+        self._per_byte, self._most = rates.byte, rates.most_per_byte
+        """Work per byte. A text has at most one token per byte; a reranker reads its query with each document."""
+        self._answers = LRUCache[str, float](MOST_ADAPTERS)
+        self._answer = rates.answer_tokens
+
+    def prompt(self, size: int) -> float:
+        """Estimate the work of reading this many bytes; for text, its tokens."""
+        return size * self._per_byte
+
+    def work(self, size: int, adapter: str, most_tokens: int | None) -> float:
+        answer = self._answers.get(adapter, self._answer)
+        return max(
+            1.0, self.prompt(size) + ANSWER_TOKEN * (answer if most_tokens is None else min(answer, most_tokens))
+        )
+
+    def learn(self, size: int, adapter: str, usage: Usage) -> None:
+        read = usage.prompt_tokens + usage.audio_seconds * AUDIO_SECOND
+        if not read:
+            return  # ended before the engine counted
+        if size and read <= size * self._most:  # skips requests with images, whose tokens do not come from text
+            self._per_byte += LEARNING_RATE * (read / size - self._per_byte)
+        mean = self._answers.get(adapter, self._answer)
+        self._answers[adapter] = mean + LEARNING_RATE * (usage.completion_tokens - mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +145,7 @@ class LocalBackend:
         return LoadProgress(progress.phase, progress.fraction) if progress else LoadProgress(entry.state.value, 0.0)
 
     def context_length(self, target: Target) -> int | None:
-        return context_length(self._residency.get(target.model).lead)
+        return self._residency.get(target.model).lead.context_length
 
     def state_of(self, target: Target) -> TargetState:
         entry = self._residency.entries.get(target.model)
@@ -136,7 +155,7 @@ class LocalBackend:
 
     # --- a turn -----------------------------------------------------------------------------------------------------
     @asynccontextmanager
-    async def lease(self, request: Request, target: Target) -> "AsyncIterator[LocalLease]":
+    async def lease(self, request: Request, target: Target) -> AsyncIterator[LocalLease]:
         context, entry = request.context, self._residency.get(target.model)
         loads, is_cold = not entry.lead.is_ready, False
         if loads:
@@ -221,168 +240,3 @@ class LocalBackend:
             if error.code == "queue_timeout" and not entry.is_ready:
                 error.retry_after = max(error.retry_after or 1.0, self._residency.expected_wait(entry))
             raise
-
-
-class LocalLease:
-    """`runtime.gateway.target.Lease`."""
-
-    uses_device = True
-
-    def __init__(
-        self,
-        request: Request,
-        target: Target,
-        entry: ModelEntry,
-        adapter: AdapterRef | None,
-        turn: SlotLease,
-        calls: AsyncExitStack,
-        reason: Reason,
-    ) -> None:
-        self.request, self.entry, self.turn, self._reason = request, entry, turn, reason
-        self._target, self._adapter, self._stack = target, adapter, calls
-        self._calls: list[FrameCall] = []
-        self._tokens = 0
-        self.load_seconds, self.is_cold = 0.0, False
-
-    @property
-    def queued_seconds(self) -> float:
-        return self.turn.ticket.queued_seconds
-
-    @property
-    def swap_seconds(self) -> float:
-        return self.turn.ticket.swap_seconds
-
-    @property
-    def revision(self) -> str:
-        return self.entry.loaded_revision or self.entry.revision
-
-    @property
-    def replica(self) -> int:
-        return self.entry.number if len(self.entry.replicas) > 1 else 0
-
-    @property
-    def replica_reason(self) -> Reason | None:
-        return self._reason if self.replica else None
-
-    @property
-    def pool(self) -> str:
-        return self.turn.ticket.claim.pool
-
-    @property
-    def flag(self) -> None:
-        """Always None: the engine counts usage itself."""
-        return None
-
-    @property
-    def first_goal(self) -> float | None:
-        pool = self.entry.recipe.pools.get(self.pool)
-        return None if pool is None else pool.ttft
-
-    @property
-    def context_length(self) -> int | None:
-        return context_length(self.entry)
-
-    @property
-    def usage(self) -> Usage:
-        return total([call.usage for call in self._calls if call.usage is not None])
-
-    def run(self, call: Call) -> "LocalEvents":
-        return LocalEvents(self, call)
-
-    async def start(self, call: Call) -> FrameCall:
-        """Send a call to the slot. The end of the lease cancels it."""
-        engine_request, id_ = self._engine_request(call), self.request.context.id
-        frame_call = self.turn.link.call(lambda uid: frames.Call.of(uid, engine_request, id_))
-        self._calls.append(frame_call)
-        await self._stack.enter_async_context(frame_call)
-        aborted = self.turn.ticket.aborted  # a drain deadline ends the call with an error
-        if aborted is not None:
-            aborted.add_done_callback(lambda done: None if done.cancelled() else _abort(frame_call, done.result()))
-        return frame_call
-
-    def count(self, data: bytes) -> None:
-        """Charge the tokens of a stream as they arrive, since the estimate may be far too low."""
-        self._tokens += data.count(b"\n\n")
-        self.turn.progress(self._tokens * ANSWER_TOKEN)
-
-    def _engine_request(self, call: Call) -> Message:
-        context, trace = self.request.context, self.request.trace
-        if isinstance(call, EmbedRequest) and call.truncate is None and context.preference.strict:
-            return msgspec.structs.replace(call, truncate=False)
-        if not isinstance(call, ChatPayload):
-            return call
-        served = self._adapter.digest if self._adapter else self.entry.model
-        tier = TIERS[context.service_class] if context.hints.echoes_class else ""
-        repeated = {"service_tier": tier} if tier and call.path == "/v1/responses" else {}
-        begun = CONTINUED if call.continues else {}
-        body = {**call.body, **defaults(self.entry.recipe, call.path, call.body)}
-        return HttpCall(
-            path=call.path,
-            body=msgspec.json.encode({**body, **self._salt(call), "model": served, **repeated, **begun}),
-            served=served,
-            display_name=self._target.requested,
-            adapter=self._adapter,
-            request_id=f"{context.id}-{secrets.token_hex(4)}",  # unique even if clients reuse ids
-            team=context.caller.team,
-            priority=int(context.service_class),
-            tier=tier,
-            strict=context.preference.strict,
-            trace=dict(trace.headers) if trace else {},
-        )
-
-    def _salt(self, call: ChatPayload) -> dict[str, str]:
-        """Separate the prefix caches of teams, since timing would reveal other teams' prompts."""
-        team, own = self.request.context.caller.salt, call.body.get("cache_salt")
-        if not team or call.path not in SALTED or not isinstance(own, str | None) or own == "":
-            return {}
-        return {"cache_salt": hmac.digest(team.encode(), (own or "").encode(), "sha256").hex()}
-
-
-class LocalEvents:
-    """The events of one call. Not a generator, because every token passes through it."""
-
-    def __init__(self, lease: LocalLease, call: Call) -> None:
-        self._lease, self._call = lease, call
-        self._frame_call: FrameCall | None = None
-        self._until = lease.request.context.begin_by
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event:
-        frame_call = self._frame_call
-        if frame_call is None:
-            frame_call = self._frame_call = await self._lease.start(self._call)
-        while True:
-            event = await (frame_call.next() if self._until is None else self._next_in_time(frame_call, self._until))
-            if event is None:
-                raise StopAsyncIteration
-            if isinstance(event, Progress):
-                continue
-            self._until = self._lease.request.context.deadline
-            if isinstance(event, Chunk):
-                self._lease.count(event.data)
-            elif isinstance(event, ResponseStart) and isinstance(self._call, ChatPayload) and self._call.fills:
-                return msgspec.structs.replace(event, warning="")  # it concerns a bound that the client did not set
-            return event
-
-    async def _next_in_time(self, frame_call: FrameCall, until: float) -> Event | Progress | None:
-        try:
-            async with asyncio.timeout(until - time.monotonic()):
-                return await frame_call.next()
-        except TimeoutError:
-            raise too_late(self._lease.entry.model) from None
-
-
-def _abort(call: FrameCall, error: RoundhouseError) -> None:
-    """End a call with an error. A revoked batch line keeps its turn and place until it has left the engine."""
-    if error.code == REVOKED:
-        call.stop(error)
-    else:
-        call.fail(error)
-
-
-def too_late(model: str) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"The request's deadline passed before '{model}' had answered. Send it again with more time, or later."
-    )

@@ -13,9 +13,8 @@ from msgspec import Meta
 from registry.files.context import Ability, abilities_of
 from registry.recipes.definition import Recipe, Task, Tier
 from registry.records import Adapter, AdapterKey, Version
-from runtime.gateway.local.backend import context_length
 from runtime.residency.entry import ModelEntry
-from runtime.residency.policy import NO_LIMIT, Plan
+from runtime.residency.policy import NO_LIMIT, Plan, Verdict
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import ModelQueue
 
@@ -132,7 +131,7 @@ def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
     kind, can = XINFERENCE[entry.recipe.task]
     more = sorted("reasoning" if one is Ability.THINKING else one for one in abilities_of(entry.recipe, entry.path))
     return {
-        "max_model_len": context_length(entry),
+        "max_model_len": entry.context_length,
         "model_name": name,
         "model_type": kind,
         "model_ability": [*can, *more],
@@ -156,7 +155,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         recipe_version=recipe.version,
         engine=recipe.engine.name,
         aliases=sorted(alias for alias, model in aliases.items() if model == entry.model),
-        context_length=context_length(entry),
+        context_length=entry.context_length,
         pinned=entry.pinned,
         devices=list(entry.devices) if entry.bytes else [],
         bytes=sum(replica.bytes for replica in replicas),
@@ -197,9 +196,6 @@ def _replica_view(entry: ModelEntry) -> ReplicaView:
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
-Verdict = Literal["resident", "load", "wake", "wait", "impossible"]
-
-
 class HostPlanView(msgspec.Struct, frozen=True):
     bytes_needed: Count
     bytes_free: int

@@ -14,7 +14,7 @@ from registry.recipes.definition import Prices, Recipe
 from registry.state.database import State
 from runtime.config.device import NO_DEVICE
 from runtime.gateway.files import ModelFiles
-from runtime.gateway.local.backend import LocalLease
+from runtime.gateway.local.lease import LocalLease
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from runtime.residency.updates import RecipeExchange, RecipeExchanger

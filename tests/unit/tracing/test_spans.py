@@ -18,7 +18,7 @@ from opentelemetry.trace.status import StatusCode
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from routing.providers import upstream
-from runtime.gateway.local.backend import LocalLease
+from runtime.gateway.local.lease import LocalLease
 from runtime.gateway.tracing.spans import Spans, operation
 from runtime.http.guard.layers import layers
 from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS

@@ -16,7 +16,7 @@ from models.work import ANSWER_TOKEN
 from registry.errors import DeadlineExceeded, RoundhouseError, Unavailable
 from routing.replicas import Reason
 from runtime.gateway.context import RequestContext, RequestHints
-from runtime.gateway.local.backend import LocalLease
+from runtime.gateway.local.lease import LocalLease
 from runtime.scheduling.admission import REVOKED
 from runtime.slots import frames
 from runtime.slots.link import FrameCall

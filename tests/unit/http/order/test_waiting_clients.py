@@ -14,7 +14,7 @@ from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe, Task
 from runtime.gateway.backend import LoadProgress
 from runtime.gateway.context import Preference, RequestContext
-from runtime.gateway.local.work import WorkEstimator
+from runtime.gateway.local.backend import WorkEstimator
 from runtime.http.dialect import Head, Part, Parts
 from runtime.http.errors import Dialect
 from runtime.http.hints import parse_preference
