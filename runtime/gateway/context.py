@@ -53,34 +53,20 @@ class Trace(Protocol):
         ...
 
 
-class ExactTarget(Protocol):
+@dataclass(frozen=True, slots=True)
+class ExactTarget:
     """The weights that another server of the fleet chose for a request that it forwards."""
 
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def revision(self) -> str: ...
-
-    @property
-    def adapter(self) -> str:
-        """The adapter's name. Empty if there is none."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """The digest of the adapter's version."""
-        ...
-
-    @property
-    def requested(self) -> str:
-        """The name as the client wrote it."""
-        ...
-
-    @property
-    def route_choice(self) -> RouteChoice | None:
-        """The router's choice. None if no router was involved."""
-        ...
+    model: str
+    revision: str
+    adapter: str
+    """The adapter's name. Empty if there is none."""
+    digest: str
+    """The digest of the adapter's version."""
+    requested: str
+    """The name as the client wrote it."""
+    route_choice: RouteChoice | None
+    """The router's choice. None if no router was involved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,14 +108,12 @@ class Probes:
         )
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, priority: int) -> ProbeResult:
-        """Return the result since the commit; concurrent callers share one run.
+        """Run the probe and return its result; concurrent callers share one run.
 
         priority: see `HttpCall`.
         Raises the engine's error if it fails, EngineFailed (code probe_timeout) if it does not answer in time.
         """
         key = adapter.digest, probe
-        if (known := self.known(*key)) is not None:
-            return known
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.create_task(self._ask(link, adapter, probe, priority))

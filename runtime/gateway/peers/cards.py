@@ -3,11 +3,10 @@
 from msgspec.structs import replace
 
 from registry.catalog import Catalog
-from registry.errors import NotFound
 from registry.records import Adapter, Version
 from runtime.gateway.models import redacted
 from runtime.gateway.names import Names
-from runtime.gateway.peers.names import PeerModel, PeerNames
+from runtime.gateway.peers.names import PeerModel, PeerNames, find_remote
 from runtime.gateway.views.values import AdapterCardView, ModelView, card_on
 from tenants.caller import Caller
 
@@ -32,13 +31,8 @@ class PeerCards:
 
     def find(self, name: str, caller: Caller) -> ModelView | AdapterCardView | None:
         """The card from another node, or None if no other node has it. Raises Forbidden and, on a front, NotFound."""
-        if self._own is not None and self._own.is_here(name, caller):
-            return None
-        try:
-            resolved = self._peers.names.find(name, caller)
-        except NotFound:
-            if self._own is None:
-                raise
+        resolved = find_remote(self._own, self._peers, name, caller)
+        if resolved is None:
             return None
         model, catalog = self._peers.models[resolved.recipe.id], self._peers.names.visible_to(caller)
         if resolved.version is None:

@@ -181,7 +181,7 @@ class PeerClient:
             self.end(node, connection)
             if not isinstance(error, OSError):
                 raise
-            raise broken(node.name, error, again=True, cause=self._refusals.pop(node.name, None)) from None
+            raise self._broken(node.name, error) from None
         return connection
 
     def end(self, node: NodeAddress, connection: WireConnection) -> None:
@@ -198,7 +198,7 @@ class PeerClient:
                 beginning.add(limit)
                 return await self._wire.open(node)
         except OSError as error:  # includes TimeoutError
-            raise broken(node.name, error, again=True, cause=self._refusals.pop(node.name, None)) from None
+            raise self._broken(node.name, error) from None
         finally:
             beginning.discard(limit)
 
@@ -228,7 +228,7 @@ class PeerClient:
         except TimeoutError as error:
             raise broken(node, error, again=True) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
+            raise self._broken(node, error) from None
         finally:
             beginning.discard(limit)
         running = self._running.setdefault(node, set())
@@ -278,7 +278,11 @@ class PeerClient:
                     raise NodeFailed(f"Node '{node}' answers with status {response.status}: {text}")
                 yield response.content.iter_any()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
+            raise self._broken(node, error) from None
+
+    def _broken(self, node: str, error: Exception) -> NodeFailed:
+        """The error for a request of which no answer has come. A refused certificate is its cause."""
+        return broken(node, error, again=True, cause=self._refusals.pop(node, None))
 
     def _url(self, node: str, address: str, path: str) -> URL:
         """Raises NodeFailed for an address that is none, or if only one of both servers uses TLS."""

@@ -14,7 +14,7 @@ from msgspec import Meta
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 from routing.decision import LEFT_SUFFIX, Decision
-from runtime.gateway.context import RequestContext, Source
+from runtime.gateway.context import ExactTarget, RequestContext, Source
 from runtime.gateway.target import RouteChoice, Target
 from tenants.caller import EVERYBODY, VISITOR, Caller, ServiceClass
 
@@ -106,7 +106,10 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
         return VISITOR if self.is_visitor else EVERYBODY
 
     @property
-    def route_choice(self) -> RouteChoice | None:
+    def exact_target(self) -> ExactTarget:
+        return ExactTarget(self.model, self.revision, self.adapter, self.digest, self.requested, self._route_choice())
+
+    def _route_choice(self) -> RouteChoice | None:
         """The router's choice, as answers and ledger show it."""
         if self.route is None:
             return None

@@ -20,12 +20,15 @@ from pydantic import ValidationError
 
 from fleet.reports import Digest
 from registry.base.json import NOT_JSON
+from registry.catalog import ResolvedName
+from registry.errors import NotFound
 from registry.files.context import Ability
 from registry.recipes.definition import Recipe
 from registry.state.database import State
 from runtime.gateway.files import UNKNOWN
 from runtime.gateway.names import Names
 from runtime.gateway.views.values import ModelView
+from tenants.caller import Caller
 
 log = logging.getLogger("roundhouse.fleet")
 MAX_MODELS, MAX_FILES = 4096, 100_000
@@ -147,6 +150,23 @@ class PeerNames:
             self.models = models
             self.names.serve([model.recipe for model in models.values()])
         self.on_change()
+
+
+def find_remote(own: Names | None, peers: PeerNames, name: str, caller: Caller) -> ResolvedName | None:
+    """Resolve a name of another node. None if this server handles it, or if no node knows it.
+
+    own: names of this server, which take precedence. None on a front.
+
+    Raises Forbidden and, on a front, NotFound.
+    """
+    if own is not None and own.is_here(name, caller):
+        return None
+    try:
+        return peers.names.find(name, caller)
+    except NotFound:
+        if own is None:
+            raise
+        return None
 
 
 def _rank(counts: Counter[tuple[str, int, str]], id_: str, one: PeerModel) -> tuple[int, bool, bool, int]:

@@ -12,7 +12,7 @@ from registry.catalog import ResolvedName
 from registry.errors import BadRequest, NotFound, Unavailable
 from runtime.gateway.files import UNKNOWN
 from runtime.gateway.names import Names
-from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.peers.names import PeerNames, find_remote
 from runtime.gateway.peers.placing import Placer
 from runtime.gateway.views.fleet import (
     FleetCandidateView,
@@ -144,13 +144,10 @@ class FleetPlanning:
     def _resolve(self, name: str, caller: Caller) -> tuple[ResolvedName, str]:
         """Resolve a name here or else on other nodes. Also returns the model's revision."""
         own, known = self._own, self._peers.models
-        if own is None or not own.is_here(name, caller):
-            try:
-                resolved = self._peers.names.find(name, caller)
-                return resolved, known[resolved.recipe.id].revision
-            except NotFound:
-                if own is None:
-                    raise
+        remote = find_remote(own, self._peers, name, caller)
+        if remote is not None:
+            return remote, known[remote.recipe.id].revision
+        assert own is not None, "a front has no names of its own"
         resolved = own.find(name, caller)
         id_ = resolved.recipe.id
         here = self._placer.models().get(self._placer.node, {}).get(id_)

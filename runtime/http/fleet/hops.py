@@ -114,7 +114,7 @@ def _with_hop(context: RequestContext, hop: Hop, caller: Caller, scope: Scope) -
         first_by=moment(hop.first_left),
         source=hop.source,
         headers=scope["headers"],
-        hop=hop,
+        hop=hop.exact_target,
     )
 
 
