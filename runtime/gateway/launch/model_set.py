@@ -141,19 +141,19 @@ class ModelSet:
         if entry is not None:
             fill = await asyncio.to_thread(self._files.read_files, recipe)
             for replica in list(entry.replicas):
-                done = partial(self._counts, entry) if replica is entry else lambda: None
+                done = partial(self._apply, entry) if replica is entry else lambda: None
                 self._residency.exchanger.start(replica, RecipeExchange(recipe, fill, done))
             return
         entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue)
         for replica in entry.replicas:
             self._residency.add(replica)  # no await from here until the names are set, so the change is atomic
-        self._name(recipe)
+        self._show(recipe)
         log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
-        self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # adapters may come from a hub
+        self._residency.table.spawn(self._prepare(entry), f"adapters-{entry.id}")  # adapters may come from a hub
 
-    def _counts(self, entry: ModelEntry) -> None:
+    def _apply(self, entry: ModelEntry) -> None:
         """Apply a new recipe's adapters and pin."""
-        self._name(entry.recipe)
+        self._show(entry.recipe)
         self._add_replicas(entry)
         for extra in entry.replicas:
             if extra.number > entry.recipe.replicas.most and not extra.is_leaving:
@@ -161,7 +161,7 @@ class ModelSet:
         pinned = self._state.models.pins().get(entry.id, entry.recipe.residency.pin)
         if pinned != entry.pinned or len(entry.replicas) > 1:
             self._residency.pin(entry, pinned)
-        self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
+        self._residency.table.spawn(self._register_adapters(entry), f"adapters-{entry.id}")
 
     def _add_replicas(self, entry: ModelEntry) -> None:
         for more in add_replicas(entry, self._make_queue):
@@ -173,13 +173,13 @@ class ModelSet:
         if not entry.is_leaving:
             self._add_replicas(entry)  # a further change of the recipe may need it again
 
-    async def _bring_adapters(self, entry: ModelEntry) -> None:
+    async def _register_adapters(self, entry: ModelEntry) -> None:
         if entry.path is not None:  # otherwise once its files have been fetched
             await self._register(entry.recipe)
             self._names.refresh()
 
-    async def _settle_in(self, entry: ModelEntry) -> None:
-        await self._bring_adapters(entry)
+    async def _prepare(self, entry: ModelEntry) -> None:
+        await self._register_adapters(entry)
         self.preload(entry)
 
     def preload(self, entry: ModelEntry) -> None:
@@ -190,7 +190,7 @@ class ModelSet:
             except RoundhouseError as error:
                 log.error("preload refused", extra={"model": entry.id, "cause": error.message})
 
-    def _name(self, recipe: Recipe) -> None:
+    def _show(self, recipe: Recipe) -> None:
         """Make the recipe's names visible to requests. The order of the recipes is kept."""
         known = {recipe.id: recipe for recipe in self._names.recipes}
         self._names.serve(list({**known, recipe.id: recipe}.values()))

@@ -226,53 +226,45 @@ class PeerBackend:
 
 
 class _Sending:
-    """An exchange whose first byte may have a due time; see `_FirstByte`."""
+    """An exchange that reports to the table whether an answer's first byte is late.
 
-    __slots__ = ("_due", "_exchange", "_node", "_reports")
+    due: in seconds, or None if it is never late.
+    """
+
+    __slots__ = ("_due", "_exchange", "_is_counted", "_node", "_reports", "_sent_at")
 
     def __init__(
         self, exchange: AbstractAsyncContextManager[PeerAnswer], reports: ReportTable, node: str, due: float | None
     ) -> None:
         self._exchange, self._reports, self._node, self._due = exchange, reports, node, due
+        self._sent_at, self._is_counted = 0.0, False
 
     async def __aenter__(self) -> PeerAnswer:
-        first_byte = _FirstByte(self._reports, self._node, self._due)
+        loop = asyncio.get_running_loop()
+        self._sent_at = loop.time()
+        timer = None if self._due is None else loop.call_later(self._due, self._count, True)
         try:
             answer = await self._exchange.__aenter__()
         finally:
-            first_byte.close()
-        first_byte.has_come(answer.status)
+            if timer is not None:
+                timer.cancel()
+        if answer.status < 400:  # refusals prove nothing: they do not need the engine
+            self._count(False)
         return answer
 
     async def __aexit__(self, *error: Any) -> bool | None:
         return await self._exchange.__aexit__(*error)
 
-
-class _FirstByte:
-    """Reports to the table whether an answer's first byte is late. due: in seconds, or None if it is never late."""
-
-    def __init__(self, reports: ReportTable, node: str, due: float | None) -> None:
-        self._reports, self._node, self._loop = reports, node, asyncio.get_running_loop()
-        self._sent_at, self._is_counted = self._loop.time(), False
-        self._timer = None if due is None else self._loop.call_later(due, self._count, True)
-
-    def has_come(self, status: int) -> None:
-        if status < 400:  # refusals prove nothing: they do not need the engine
-            self._count(False)
-
     def _count(self, is_late: bool) -> None:
         if self._is_counted:
             return
         self._is_counted = True
-        if self._reports.count_answer(self._node, self._sent_at, self._loop.time(), is_late=is_late):
+        now = asyncio.get_running_loop().time()
+        if self._reports.count_answer(self._node, self._sent_at, now, is_late=is_late):
             text = (
                 "answers of a node begin late: others get its requests" if is_late else "a node answers in time again"
             )
             log.warning(text, extra={"node": self._node})
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _first_byte_due(request: Request, report: NodeReport, model: str) -> float | None:

@@ -303,7 +303,7 @@ def test_a_replica_that_leaves_when_it_is_needed_again_comes_back() -> None:
         def change(most: int) -> None:
             replicas = entry.recipe.replicas.model_copy(update={"least": most, "most": most})
             entry.recipe = entry.recipe.model_copy(update={"replicas": replicas})
-            models._counts(entry)
+            models._apply(entry)
 
         await ask(world, "a")
         await asyncio.sleep(5)
