@@ -5,11 +5,12 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_MODEL = "[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}"
 # \Z instead of $, which in Python also matches before a final newline. (Pydantic's regex engine has only a strict $.)
-ADAPTER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-MODEL = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}\Z")
+ADAPTER = ALIAS = re.compile(rf"^{_NAME}\Z")
+MODEL = re.compile(rf"^{_MODEL}\Z")
 """A model id may contain ':' (`gpt-oss:120b`). Resolution tries the exact id before it splits `base:adapter`."""
-ALIAS = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}\Z")
 DIGEST_PREFIX = re.compile(r"^sha256:[0-9a-f]{12,64}\Z")
 """A digest as a client may write it after '@': at least the first 12 hex digits."""
@@ -20,10 +21,10 @@ NAME_RULE = "write 1 to 64 letters, digits, '.', '_' or '-', and begin with a le
 MODEL_RULE = "write 1 to 128 letters, digits, '.', '_', '-', '/' or ':', and begin with a letter or digit"
 """MODEL in words, for messages; NAME_RULE is the same for ADAPTER and ALIAS."""
 
-RecipeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}(@[1-9][0-9]{0,8})?$")]
+RecipeId = Annotated[str, StringConstraints(pattern=rf"^{_MODEL}(@[1-9][0-9]{{0,8}})?$")]
 """A model's id in recipe files. A former version that is still served has the id `id@version`."""
-AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-ModelId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
+AdapterName = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
+ModelId = Annotated[str, StringConstraints(pattern=f"^{_MODEL}$")]
 
 
 def model_of(name: str) -> str:

@@ -71,25 +71,18 @@ def load_documents(
             one, wrong = validate(document)
             faults += wrong
             documents.append(document)
+            if one is None:
+                continue
+            one = _with_whole_paths(file, one)
+            read.append(one)
             if isinstance(one, Recipe):
                 notes += [
                     f"{one.id}: engine.flags.{flag} is read as parallel.{key}; write it as parallel.{key}"
                     for flag, key in former_flags(document.data)
                 ]
-                adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in one.adapters)
-                update = {
-                    "source": _from(file, one.source),
-                    "adapters": adapters,
-                    "engine": _with_files(file, one.engine),
-                }
-                one = one.model_copy(update=update)
                 faults += _missing(one, document, misfit) if check_sources else []
                 if wrong_flag := flag_fault(one):
                     faults.append(document.fault(("engine", "flags"), wrong_flag))
-            elif isinstance(one, RouterSpec) and one.source is not None:
-                one = one.model_copy(update={"source": _from(file, one.source)})
-            if one is not None:
-                read.append(one)
     faults += find_clashes(documents)
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
@@ -168,6 +161,17 @@ def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[
         for file in inside:
             files.setdefault(file.resolve(), file)
     return list(files.values()), faults
+
+
+def _with_whole_paths(file: Path, one: Strict) -> Strict:
+    """Return what a document describes, with whole paths instead of those relative to the recipe file's folder."""
+    if isinstance(one, Recipe):
+        adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in one.adapters)
+        engine = _with_files(file, one.engine)
+        return one.model_copy(update={"source": _from(file, one.source), "adapters": adapters, "engine": engine})
+    if isinstance(one, RouterSpec) and one.source is not None:
+        return one.model_copy(update={"source": _from(file, one.source)})
+    return one
 
 
 def _from(file: Path, source: AnySource) -> AnySource:

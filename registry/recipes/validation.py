@@ -84,6 +84,23 @@ RULES: Mapping[str, str] = {
 }
 """Patterns of headers, pools and labels, in words."""
 
+ADVICE: Mapping[str, str] = {
+    **dict.fromkeys(("literal_error", "enum"), "write {expected}"),
+    **dict.fromkeys(("byte_size", "byte_size_unit"), "write a size such as 512MiB or 4GB"),
+    "string_type": "write text, in quotes if it looks like a number or a date",
+    "string_too_long": "write {max_length} characters or fewer",
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "write a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "write a number"),
+    "finite_number": "write a finite number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "write true or false"),
+    "greater_than_equal": "write {ge} or more",
+    "greater_than": "write more than {gt}",
+    "less_than_equal": "write {le} or less",
+    "less_than": "write less than {lt}",
+    **dict.fromkeys(("tuple_type", "list_type"), "write a list, such as [a, b]"),
+}
+"""Advice for a wrong value, by pydantic's type of the error; its limits are in braces."""
+
 # The key to point at, for faults found by a check of a whole mapping.
 POINTS: Mapping[str, Loc] = {
     "engine_task": ("engine", "name"),
@@ -167,42 +184,20 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
             f"'{path}' is not the name of a variable; write one such as OPENAI_API_KEY: "
             "the key itself is never written into a recipe"
         )
+    if advice := ADVICE.get(kind):
+        return f"'{path}' cannot be {value}; {advice.format(**limits)}"
     match kind:
         case "extra_forbidden":
             return _unknown_key(loc, schema)
         case "missing":
             example = EXAMPLES.get(path) or EXAMPLES.get(str(key)) or f"{key}: ..."
             return f"'{path}' is missing; write '{example}'"
-        case "literal_error" | "enum":
-            return f"'{path}' cannot be {value}; write {limits['expected']}"
-        case "byte_size" | "byte_size_unit":
-            return f"'{path}' cannot be {value}; write a size such as 512MiB or 4GB"
         case "string_pattern_mismatch":
             pattern = str(limits["pattern"])
             rule = RULES.get(pattern) or (MODEL_RULE if "/" in pattern else NAME_RULE)
             return f"'{path}' cannot be {value}; {rule}"
-        case "string_type":
-            return f"'{path}' cannot be {value}; write text, in quotes if it looks like a number or a date"
-        case "string_too_long":
-            return f"'{path}' cannot be {value}; write {limits['max_length']} characters or fewer"
         case "string_too_short":
             return f"'{path}' is empty; write its text"
-        case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
-            return f"'{path}' cannot be {value}; write a whole number"
-        case "float_type" | "float_parsing":
-            return f"'{path}' cannot be {value}; write a number"
-        case "finite_number":
-            return f"'{path}' cannot be {value}; write a finite number"
-        case "bool_type" | "bool_parsing":
-            return f"'{path}' cannot be {value}; write true or false"
-        case "greater_than_equal":
-            return f"'{path}' cannot be {value}; write {limits['ge']} or more"
-        case "greater_than":
-            return f"'{path}' cannot be {value}; write more than {limits['gt']}"
-        case "less_than_equal":
-            return f"'{path}' cannot be {value}; write {limits['le']} or less"
-        case "less_than":
-            return f"'{path}' cannot be {value}; write less than {limits['lt']}"
         case "too_short":
             return f"'{path}' is an empty list; name at least {limits['min_length']}, or leave it out"
         case "too_long":
@@ -214,8 +209,6 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
                 return f"'{path}' cannot be {value}; write it with its keys, such as '{EXAMPLES[path]}'"
             left_out = "it" if isinstance(key, int) else f"'{key}'"
             return f"'{path}' cannot be {value}; write its keys below it, or leave {left_out} out"
-        case "tuple_type" | "list_type":
-            return f"'{path}' cannot be {value}; write a list, such as [a, b]"
         case _:  # our own checks say what to write
             return f"'{path}': {error['msg']}" if path else error["msg"]
 
@@ -382,8 +375,8 @@ def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:
     Pydantic checks a mapping as a whole only after all its fields are valid. So bad fields are replaced and the
     document is checked again, until there are no new faults.
     """
-    parsers = (document.fault(("engine", "flags", key), text) for key, text in parser_faults(document.data))
-    faults: dict[Fault, None] = dict.fromkeys(parsers)
+    of_parsers = (document.fault(("engine", "flags", key), text) for key, text in parser_faults(document.data))
+    faults: dict[Fault, None] = dict.fromkeys(of_parsers)
     for _ in range(PASSES):
         try:
             recipe = Recipe.model_validate(data)

@@ -18,8 +18,7 @@ from registry.state.formats import bring_up
 from registry.state.models import ModelTable
 from registry.state.tables import ADAPTERS, COUNTED, METADATA, ROUTERS, VERSION_TABLE, VersionTables
 from registry.storage.database import SQLITE, Database, url_of
-from registry.storage.files import FILE as SERVER_ID
-from registry.storage.files import make_private, make_private_file, server_id
+from registry.storage.files import SERVER_ID, make_private, make_private_file, server_id
 from registry.storage.migration import alone, can_use, newer, newest, revision, upgrade
 
 if TYPE_CHECKING:  # a server without a fleet shares no names

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -81,20 +82,10 @@ class ModelTable:
 
     def reload(self, db: sa.Connection) -> Callable[[], None]:
         """Read the aliases; see `registry.state.access.Load`."""
-        aliases = _aliases(db)
-
-        def replace() -> None:
-            self._aliases = aliases
-
-        return replace
+        return partial(setattr, self, "_aliases", _aliases(db))
 
     def _reload_pins(self, db: sa.Connection) -> Callable[[], None]:
-        pins = _pins(db)
-
-        def replace() -> None:
-            self._pins = pins
-
-        return replace
+        return partial(setattr, self, "_pins", _pins(db))
 
     def record_load(
         self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None

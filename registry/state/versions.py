@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -103,20 +104,11 @@ class VersionTable(ABC, Generic[K, R]):
             tuple(sorted((*others, *changed), key=lambda record: record.key)),
             ever if key in ever else self._used((*ever, key)),
         )
-
-        def replace() -> None:
-            self._cache = content
-
-        return replace
+        return partial(setattr, self, "_cache", content)
 
     def reload(self, db: sa.Connection) -> Callable[[], None]:
         """Read all records; see `registry.state.access.Load`."""
-        content = self._load(db)
-
-        def replace() -> None:
-            self._cache = content
-
-        return replace
+        return partial(setattr, self, "_cache", self._load(db))
 
     def _load(self, db: sa.Connection) -> tuple[tuple[R, ...], frozenset[K]]:
         names = db.execute(sa.select(*self._tables.numbers.primary_key))

@@ -138,18 +138,13 @@ def write_text(file: Path, text: str) -> None:
     sync_folder(file.parent)
 
 
-FILE = "server-id"
+SERVER_ID = "server-id"
 """A file in the data directory, which only one server uses at a time."""
 
 
 def server_id(data_dir: Path) -> str:
     """Return the id of this data directory's server, which is created at first use."""
-    path = data_dir / FILE
+    path = data_dir / SERVER_ID
     if not path.exists() or not path.stat().st_size:  # a crash may have left an empty one
-        handle, half = tempfile.mkstemp(prefix=f".{FILE}-", dir=data_dir)
-        with open(handle, "w") as file:
-            file.write(secrets.token_hex(16))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(half, path)
+        write_text(path, secrets.token_hex(16))
     return path.read_text().strip()[:32]

@@ -16,8 +16,9 @@ Versions, aliases and the rollback history are imported, too.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -58,68 +59,76 @@ def import_names(source: Database, target: SharedTables, recipes: Iterable[Share
     Raises Conflict (names_differ) that lists the names with two meanings; then nothing was imported.
     """
     access = TableAccess(target.database, revision=target.revision)
-    taken, conflicts = list[str](), list[str]()
     with source.read() as own, target.database.write() as fleet:
+        importing = _Import(access, own, fleet)
         for tables, use, word in _KINDS:
-            names, theirs = _names(own, tables), _names(fleet, tables)
-            numbers, given = _numbers(own, tables), _numbers(fleet, tables)
-            for key, name in names.items():
-                words = f"{word} {':'.join(key)}"
-                if key in theirs:
-                    if theirs[key].meaning != name.meaning:
-                        conflicts.append(f"{words}: the fleet has other versions or aliases of it")
-                elif key in given:
-                    conflicts.append(
-                        f"{words}: the fleet used this name before, and its version numbers cannot be reused"
-                    )
-                elif (fault := _fault(access, fleet, name.head["name"], use)) is not None:
-                    conflicts.append(f"{words}: {fault}")
-                else:
-                    _insert(fleet, tables, name)
-                    taken.append(words)
-            for key, last in numbers.items():
-                if key in names or key not in given:
-                    _set_last(fleet, tables, key, max(last, given.get(key, 0)))
-        for alias, model in _aliases(own).items():
-            words, behind = f"alias {alias} of model {model}", _aliases(fleet).get(alias)
-            if behind == model:
-                continue
-            if behind is not None:
-                conflicts.append(f"{words}: in the fleet it means {behind}")
-            elif (fault := _fault(access, fleet, alias, "a model's alias")) is not None:
-                conflicts.append(f"{words}: {fault}")
-            else:
-                fleet.execute(sa.insert(MODEL_ALIASES).values(alias=alias, model=model))
-                taken.append(words)
-        digests = {(recipe.model, recipe.version): recipe.digest for recipe in read_recipes(fleet)}
-        for recipe in recipes:
-            words, behind = f"recipe {recipe.model}@{recipe.version}", digests.get((recipe.model, recipe.version))
-            if behind == recipe.digest:
-                continue
-            if behind is not None:
-                conflicts.append(f"{words}: the fleet has another one")
-            elif (fault := _fault(access, fleet, recipe.model, "a model's id")) is not None:
-                conflicts.append(f"{words}: {fault}")
-            else:
-                insert_recipe(fleet, recipe, time.time())
-                taken.append(words)
-        if conflicts:
+            importing.add_versioned(tables, use, word)
+        importing.add_aliases()
+        importing.add_recipes(recipes)
+        if conflicts := importing.conflicts:
             raise Conflict(
                 f"Nothing was imported, because names have two meanings: {'; '.join(conflicts[:20])}"
                 f"{'; …' if conflicts[20:] else ''}. Remove or rename these, here or in the fleet.",
                 code="names_differ",
             )
-        if taken:
+        if importing.taken:
             target.revision.advance(fleet)
-    return taken
+    return importing.taken
 
 
-def _fault(access: TableAccess, db: sa.Connection, name: str, use: Use) -> str | None:
-    try:
-        access.check_free(db, name, use)
-    except Conflict as error:
-        return error.message
-    return None
+class _Import:
+    """An import within the transactions `own` and `fleet`, by the table above."""
+
+    def __init__(self, access: TableAccess, own: sa.Connection, fleet: sa.Connection) -> None:
+        self._access, self._own, self._fleet = access, own, fleet
+        self.taken, self.conflicts = list[str](), list[str]()
+
+    def add_versioned(self, tables: VersionTables, use: Use, word: str) -> None:
+        names, theirs = _names(self._own, tables), _names(self._fleet, tables)
+        numbers, given = _numbers(self._own, tables), _numbers(self._fleet, tables)
+        for key, name in names.items():
+            words = f"{word} {':'.join(key)}"
+            if key in theirs:
+                if theirs[key].meaning != name.meaning:
+                    self.conflicts.append(f"{words}: the fleet has other versions or aliases of it")
+            elif key in given:
+                text = "the fleet used this name before, and its version numbers cannot be reused"
+                self.conflicts.append(f"{words}: {text}")
+            else:
+                self._insert(words, name.head["name"], use, partial(_insert, self._fleet, tables, name))
+        for key, last in numbers.items():
+            if key in names or key not in given:
+                _set_last(self._fleet, tables, key, max(last, given.get(key, 0)))
+
+    def add_aliases(self) -> None:
+        theirs = _aliases(self._fleet)
+        for alias, model in _aliases(self._own).items():
+            words = f"alias {alias} of model {model}"
+            if alias not in theirs:
+                row = sa.insert(MODEL_ALIASES).values(alias=alias, model=model)
+                self._insert(words, alias, "a model's alias", partial(self._fleet.execute, row))
+            elif theirs[alias] != model:
+                self.conflicts.append(f"{words}: in the fleet it means {theirs[alias]}")
+
+    def add_recipes(self, recipes: Iterable[SharedRecipe]) -> None:
+        digests = {(recipe.model, recipe.version): recipe.digest for recipe in read_recipes(self._fleet)}
+        for recipe in recipes:
+            words, theirs = f"recipe {recipe.model}@{recipe.version}", digests.get((recipe.model, recipe.version))
+            if theirs is None:
+                insert = partial(insert_recipe, self._fleet, recipe, time.time())
+                self._insert(words, recipe.model, "a model's id", insert)
+            elif theirs != recipe.digest:
+                self.conflicts.append(f"{words}: the fleet has another one")
+
+    def _insert(self, words: str, name: str, use: Use, insert: Callable[[], object]) -> None:
+        """Insert a name, unless it is used for something else."""
+        try:
+            self._access.check_free(self._fleet, name, use)
+        except Conflict as error:
+            self.conflicts.append(f"{words}: {error.message}")
+        else:
+            insert()
+            self.taken.append(words)
 
 
 def _names(db: sa.Connection, tables: VersionTables) -> dict[tuple[str, ...], _Name]:

@@ -10,8 +10,7 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
-from registry.storage.files import FILE as SERVER_ID
-from registry.storage.files import make_private, make_private_file
+from registry.storage.files import SERVER_ID, make_private, make_private_file
 from runtime.cli.failures import RefusedError
 from runtime.cli.local import processes
 from runtime.cli.output import say
