@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from registry import vllm_source
 from registry.base.wording import quoted
 from registry.names import MODEL_RULE, NAME_RULE
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import Strict
 from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
@@ -297,12 +297,6 @@ def schema_of(data: object) -> type[Strict] | None:
     return KINDS.get(kind) if isinstance(kind, str) else None
 
 
-ENGINE_FOR = {
-    "chat": "vllm",
-    "embed": "sentence-transformers",
-    "rerank": "sentence-transformers",
-    "transcribe": "faster-whisper",
-}
 # Valid values that replace bad ones, so that later checks run too. Line numbers do not change.
 STAND_INS: dict[str, object] = {
     "id": "x",
@@ -421,9 +415,9 @@ def _mend(data: dict[str, Any], error: ErrorDetails) -> bool:
 def _fill_gaps(data: dict[str, Any], mended: set[str]) -> None:
     """Fill in removed parts, so that they cause no faults of their own."""
     engine = data.setdefault("engine", {})
-    tasks = {name: task for task, name in ENGINE_FOR.items()}
-    task = data.setdefault("task", tasks.get(engine.get("name"), "chat"))
-    engine.setdefault("name", ENGINE_FOR.get(task, "vllm"))
+    name = engine.get("name")
+    task = data.setdefault("task", next((task.value for task in Task if name in task.engines), Task.CHAT.value))
+    engine.setdefault("name", Task(task).engines[0])
     if "memory" in mended:  # what needs places has been checked by now, but the places may be gone
         data.pop("adapters", None)
         if isinstance(batching := data.get("batching"), dict):

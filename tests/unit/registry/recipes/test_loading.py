@@ -109,6 +109,8 @@ def test_only_embedding_models_cut_their_inputs(write: Write) -> None:
     assert [load_recipes(write(embed + more))[0].truncate for more in ("", "truncate: true")] == [False, True]
     stated = "'truncate': only task embed cuts its inputs; leave 'truncate' out"
     assert faults(write(SPEECH + "truncate: true")) == [f"r.yaml:6: {stated}"]
+    missing = "r.yaml:1: 'task' is missing; write 'task: chat'"
+    assert faults(write(embed.replace("task: embed\n", "") + "truncate: true")) == [missing], "that is no second fault"
 
 
 def test_only_chat_models_have_a_system_message_and_stop_sequences(write: Write) -> None:
