@@ -61,7 +61,7 @@ lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/lint-imports
 
 bench: install-test ## all benchmarks on the starter pack; results in benchmarks/results
-	@scripts/install-infinity || echo 'continuing without the peer infinity-emb' >&2
+	@scripts/install-clients infinity || echo 'continuing without the peer infinity-emb' >&2
 	@scripts/install-clients routing || echo 'continuing without the peers of routing' >&2
 	@$(BIN)/python -m benchmarks $(ARGS)
 

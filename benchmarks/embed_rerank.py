@@ -41,7 +41,7 @@ async def run(bench: Bench) -> None:
         if infinity.installed():
             servers.append(infinity.Infinity({f"starter-{kind}": path for kind, (_, path) in kinds.items()}, folder))
         else:
-            bench.note("infinity-emb: not measured, scripts/install-infinity has not been run")
+            bench.note("infinity-emb: not measured, scripts/install-clients infinity has not been run")
         start_all(stack, servers)
         workload = Workload(s.seed)
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""The peer `infinity-emb` with the same weights, from its own environment (`scripts/install-infinity`)."""
+"""The peer `infinity-emb` with the same weights, from its own environment (`scripts/install-clients infinity`)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

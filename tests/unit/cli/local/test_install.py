@@ -134,7 +134,7 @@ def test_what_is_imported_is_declared(folder: str) -> None:
         assert known & names, f"{file} imports {module}: name one of {sorted(known)} in pyproject.toml"
 
 
-SCRIPTS = ["install", "install-infinity", "install-clients", "install-programs", "lock", "settings.sh"]
+SCRIPTS = ["install", "install-clients", "install-programs", "lock", "settings.sh"]
 
 
 @pytest.mark.parametrize("script", [*(f"scripts/{name}" for name in SCRIPTS), ".ci/run"])
@@ -205,7 +205,7 @@ def run(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([script, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize("words", ["install-infinity", "install-clients routing", "lock"])
+@pytest.mark.parametrize("words", ["install-clients infinity", "install-clients routing", "lock"])
 def test_without_a_suitable_python_there_is_one_clear_error(checkout: Path, words: str) -> None:
     name, *arguments = words.split()
     done = run(checkout / "scripts" / name, *arguments)
@@ -264,7 +264,7 @@ def test_the_peers_environment_is_made_again_after_its_checkout_was_moved(checko
     stamp.parent.mkdir()
     for key, code in ((digest, 1), (f"{digest} /elsewhere", 1), (f"{digest} {checkout}", 0)):
         stamp.write_text(key)
-        assert run(checkout / "scripts/install-infinity").returncode == code, key
+        assert run(checkout / "scripts/install-clients", "infinity").returncode == code, key
 
 
 def test_the_installer_refuses_unknown_arguments() -> None:
