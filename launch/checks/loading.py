@@ -8,6 +8,7 @@ from typing import Any
 
 from launch.checks.network import network_faults, tensor_names
 from launch.conversion.whisper import needs_conversion
+from launch.files.listing import list_folder
 from models.flags import flags_of
 from models.speech.model import MARKS
 from models.text import loading
@@ -51,11 +52,8 @@ def encoder_faults(recipe: Recipe, folder: Path) -> Iterator[str]:
 
 
 def _absent_modules(folder: Path) -> Iterator[str]:
-    file = folder / "modules.json"
-    modules = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else ()
-    for module in modules if isinstance(modules, list) else ():
-        name = str(module.get("path") or "") if isinstance(module, dict) else ""
-        kind = str(module.get("type", "")).rpartition(".")[2] if name else ""
+    for step, name in list_folder(folder).steps():
+        kind = step.rpartition(".")[2]
         if name and kind not in PLAIN and not (folder / name).is_dir():
             yield (
                 f"modules.json names the step {name} ({kind}), whose folder is missing: copy it from where the model "

@@ -104,9 +104,8 @@ class Conversions:
 
     async def _run(self, folder: Path, target: Path, on_progress: Fetched) -> Path:
         half = target.with_suffix(".half")
-        await asyncio.to_thread(
-            shutil.rmtree, half, ignore_errors=True
-        )  # left by an attempt that could not be cleaned up
+        # it may be left by an attempt that could not be cleaned up
+        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
         process = await Child.python("launch.conversion.process", str(os.getpid()), str(folder), str(half))
         answer: Answer | None = None
         try:
@@ -124,10 +123,9 @@ class Conversions:
         finally:
             process.kill()
             await process.wait()
-            if answer is None or isinstance(answer, FetchProgress):
+            if not isinstance(answer, FetchDone):
                 await asyncio.shield(asyncio.to_thread(shutil.rmtree, half, ignore_errors=True))
         if isinstance(answer, FetchFailed):
-            await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
             raise by_status(answer.status)(answer.message, code=answer.code)
         if not isinstance(answer, FetchDone):
             if await process.ran_out_of_memory():

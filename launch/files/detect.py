@@ -210,7 +210,7 @@ def _sentence_transformers(listing: Listing) -> Detection | None:
     if "modules.json" not in listing and "config_sentence_transformers.json" not in listing:
         return None
     kind = str(listing.json("config_sentence_transformers.json").get("model_type") or "")
-    types = [str(module.get("type", "")) for module in listing.array("modules.json") if isinstance(module, dict)]
+    types = [kind for kind, _ in listing.steps()]
     architecture = _architecture(listing.json("config.json"))
     if kind == SPARSE or any("sparse_encoder" in kind for kind in types):
         raise Unfit(
@@ -272,8 +272,7 @@ def _refuse_pickled_steps(listing: Listing) -> None:
     """
     if listing.where.startswith("/"):
         return
-    for module in listing.array("modules.json"):
-        step = str(module.get("path") or "") if isinstance(module, dict) else ""
+    for _, step in listing.steps():
         pickled = f"{step}/pytorch_model.bin"
         if step and pickled in listing and f"{step}/model.safetensors" not in listing:
             raise Unfit(

@@ -75,6 +75,11 @@ class Listing:
         content = self._read(name)
         return content if isinstance(content, list) else []
 
+    def steps(self) -> list[tuple[str, str]]:
+        """Return type and folder ('' if not given) of each step in sentence-transformers' modules.json."""
+        modules = [module for module in self.array("modules.json") if isinstance(module, dict)]
+        return [(str(module.get("type") or ""), str(module.get("path") or "")) for module in modules]
+
     def chat_template(self) -> str:
         """Return the chat template, preferably the one for tools; '' if there is none.
 
@@ -111,9 +116,8 @@ class Listing:
             raise Unfit(f"{name} of {self.where} {git_lfs.FAULT}", code="bad_config")
         try:
             content: object = json.loads(text or "{}")
-            json.dumps(
-                content, ensure_ascii=False
-            ).encode()  # refuse lone surrogates, which neither answers nor recipes can hold
+            # refuse lone surrogates, which neither answers nor recipes can hold
+            json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise Unfit(f"{name} of {self.where} is broken: {error}", code="bad_config") from None
         return content

@@ -86,8 +86,7 @@ def check_context(requested: object, longest: int | None, flags: Mapping[str, Fl
         return
     if isinstance(requested, int) and longest is not None and requested > longest:
         raise Unfit(
-            f"context_length is {requested:,}, but the model was made for {longest:,} tokens. "
-            "Use fewer, or a model "
+            f"context_length is {requested:,}, but the model was made for {longest:,} tokens. Use fewer, or a model "
             "with a longer context; its card may say how to extend it (engine.flags.hf_overrides).",
             code="context_too_long",
             param="context_length",
@@ -123,9 +122,8 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
     if supported and method not in supported and method not in CPU_METHODS:
         few = ", ".join(sorted({"awq", "gptq", "fp8", "compressed-tensors", "mxfp4"} & supported))
         raise Unfit(
-            f"Its weights are quantized as {description}, which the installed vLLM does not read. "
-            f"It reads {few}, or add the "
-            "original.",
+            f"Its weights are quantized as {description}, which the installed vLLM does not read. It reads {few}, or "
+            "add the original.",
             code="unknown_quantization",
             param="source",
         )
@@ -142,8 +140,7 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
         have, least = machine.capability / 10, LEAST[method] / 10
         raise Unfit(
             f"Its weights are quantized as {description}, which needs compute capability {least}; this GPU has {have}. "
-            "Add "
-            "the original, or one that is quantized with AWQ or GPTQ.",
+            "Add the original, or one that is quantized with AWQ or GPTQ.",
             code="quantization_not_here",
             param="source",
         )
@@ -183,14 +180,10 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     device = "CPU" if machine.kind == "cpu" else "GPU"
     draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens in one step on a {device}")
-    if machine.kind == "cpu" and quantized.endswith(
-        ", int-quantized"
-    ):  # vLLM packs them, and LoRA then finds no weights
-        draft.pick(
-            "memory.adapters",
-            {"device": 0, "host": 0},
-            "on a CPU, LoRA does not work with 8-bit weights, and a load would not finish",
-        )
+    if machine.kind == "cpu" and quantized.endswith(", int-quantized"):
+        # vLLM packs them, and LoRA then finds no weights
+        why = "on a CPU, LoRA does not work with 8-bit weights, and a load would not finish"
+        draft.pick("memory.adapters", {"device": 0, "host": 0}, why)
     else:
         _adapter_places(draft, facts, shape, machine)
     _cache(draft, facts, shape, machine, working_set, dtype)

@@ -31,9 +31,8 @@ def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
         return
     description = f"{code.name}, of {code.other_repository}" if code.other_repository else code.name
     raise Unfit(
-        f"{listing.where} brings its {code.what} as code ({description}), which would be run. "
-        "If you trust it, write a recipe "
-        "for it with engine.flags.trust_remote_code: true. Or add a model of a known kind.",
+        f"{listing.where} brings its {code.what} as code ({description}), which would be run. If you trust it, write a "
+        "recipe for it with engine.flags.trust_remote_code: true. Or add a model of a known kind.",
         code="needs_code",
         param="source",
     )
@@ -41,10 +40,10 @@ def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
 
 def code_of_text(listing: Listing, kind: str) -> Code | None:
     """Return the code that an embedding model or reranker with `model_type` `kind` needs."""
-    types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
-    if own := next((kind for kind in types if kind and not kind.startswith("sentence_transformers.")), ""):
-        return Code("network", own, _other_repository(_auto_map(listing.json("config.json"))))
+    types = (kind for kind, _ in listing.steps())
     config = listing.json("config.json")
+    if own := next((kind for kind in types if kind and not kind.startswith("sentence_transformers.")), ""):
+        return Code("network", own, _other_repository(_auto_map(config)))
     if "auto_map" not in config:
         return None
     code = _auto_map(config)
@@ -121,9 +120,8 @@ HARMLESS = frozenset({
 })  # fmt: skip
 """Flags that are harmless with any value."""
 WORDS: Mapping[str, frozenset[str]] = {
-    "attn_implementation": frozenset(
-        {"eager", "flash_attention_2", "sdpa"}
-    ),  # other names may be kernels from a hub, which are code
+    # other names may be kernels from a hub, which are code
+    "attn_implementation": frozenset({"eager", "flash_attention_2", "sdpa"}),
     "generation_config": frozenset({"auto", "vllm"}),  # others are folders
     "tokenizer_mode": frozenset({"auto", "hf", "mistral", "slow"}),  # others may come from a plug-in
 }

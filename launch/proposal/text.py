@@ -97,9 +97,9 @@ def _pooling(draft: Draft, listing: Listing) -> None:
 
 def _pooling_folder(listing: Listing) -> tuple[str, bool]:
     """Return the pooling step's folder, and whether modules.json makes the library read it."""
-    for module in listing.array("modules.json"):
-        if isinstance(module, dict) and str(module.get("type")).rpartition(".")[2] == "Pooling":
-            return str(module.get("path") or "1_Pooling"), True
+    for kind, folder in listing.steps():
+        if kind.rpartition(".")[2] == "Pooling":
+            return folder or "1_Pooling", True
     return "1_Pooling", "modules.json" in listing
 
 
