@@ -24,6 +24,7 @@ together and nodes are loaded evenly. If there is no such node, it is placed on 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
@@ -316,7 +317,7 @@ class _Planner:
             (self._needs[model] for model in node.where if not self._is_by_hand(self._needs[model], node)),
             key=lambda other: (self._share(other.model), other.model),
         )
-        room = _Node.__new__(_Node)
+        room = copy(node)
         room.free, room.where = dict(node.free), dict(node.where)
         count = 0
         while room.devices_for(need) is None and count < len(leaving):

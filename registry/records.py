@@ -225,7 +225,6 @@ class LoadMeasurement:
     seconds: Mapping[str, float]
     """Phase to seconds, as a running mean in which the newest load has weight 0.3."""
     count: int
-    updated: float
     host_bytes: int | None = None
     """Host memory used in addition to the device after the last load; None if unknown."""
 
@@ -242,4 +241,3 @@ class SleepMeasurement:
     later ones. `wake` is missing until the first wake."""
     count: int
     """Number of sleeps."""
-    updated: float

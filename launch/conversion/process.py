@@ -39,37 +39,9 @@ def main() -> None:
 def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
     try:
         if (file := gguf_of(folder)) is not None:
-            out.mkdir()
-            with fast_imports(*TRAINING):
-                for name in ("modeling_utils", "models.auto.modeling_auto"):
-                    import_module(f"transformers.{name}")
-            convert(file, out, report)
-            sync_all(out)
-            return FetchDone(str(out))
-        if not any(folder.glob("*.safetensors")):
-            return FetchFailed(
-                422, "bad_weights", f"{folder} has no weights as safetensors, and pickles are never read."
-            )
-        with fast_imports(*TRAINING):
-            from ctranslate2.converters import TransformersConverter
-            from transformers import WhisperForConditionalGeneration, WhisperTokenizerFast  # noqa: F401
-
-        companions = [name for name in COMPANION_FILES if (folder / name).is_file()]
-        with collect_missing_weights() as missing:
-            # published conversions are float16; the engine casts to its compute dtype
-            TransformersConverter(str(folder), copy_files=companions, low_cpu_mem_usage=True).convert(
-                str(out), quantization="float16"
-            )
-        if missing:
-            return FetchFailed(
-                422,
-                "bad_weights",
-                f"{folder} lacks {len(missing)} of a Whisper's weights, such as {min(missing)}, which would be random: "
-                "they were saved under other names, or it is a part of a Whisper that writes no text.",
-            )
-        if "tokenizer.json" not in companions:
-            WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
-        _complete(folder, out)
+            _convert_gguf(file, out, report)
+        elif failed := _convert_whisper(folder, out):
+            return failed
         sync_all(out)
     except RoundhouseError as error:
         return FetchFailed(error.status, error.code, error.message)
@@ -81,6 +53,40 @@ def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
         message = f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000]
         return FetchFailed(422, "conversion_failed", message)
     return FetchDone(str(out))
+
+
+def _convert_gguf(file: Path, out: Path, report: Fetched) -> None:
+    out.mkdir()
+    with fast_imports(*TRAINING):
+        for name in ("modeling_utils", "models.auto.modeling_auto"):
+            import_module(f"transformers.{name}")
+    convert(file, out, report)
+
+
+def _convert_whisper(folder: Path, out: Path) -> FetchFailed | None:
+    """Convert a Whisper, or return why its weights cannot be used."""
+    if not any(folder.glob("*.safetensors")):
+        return FetchFailed(422, "bad_weights", f"{folder} has no weights as safetensors, and pickles are never read.")
+    with fast_imports(*TRAINING):
+        from ctranslate2.converters import TransformersConverter
+        from transformers import WhisperForConditionalGeneration, WhisperTokenizerFast  # noqa: F401
+
+    companions = [name for name in COMPANION_FILES if (folder / name).is_file()]
+    with collect_missing_weights() as missing:
+        # published conversions are float16; the engine casts to its compute dtype
+        converter = TransformersConverter(str(folder), copy_files=companions, low_cpu_mem_usage=True)
+        converter.convert(str(out), quantization="float16")
+    if missing:
+        return FetchFailed(
+            422,
+            "bad_weights",
+            f"{folder} lacks {len(missing)} of a Whisper's weights, such as {min(missing)}, which would be random: "
+            "they were saved under other names, or it is a part of a Whisper that writes no text.",
+        )
+    if "tokenizer.json" not in companions:
+        WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
+    _complete(folder, out)
+    return None
 
 
 def _complete(folder: Path, out: Path) -> None:

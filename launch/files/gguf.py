@@ -17,7 +17,6 @@ MOST_PAIRS, LONGEST = 10_000, 1 << 16
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
     architecture: str
-    name: str
     base: str
     """The model it was converted from, as `org/name`; '' if the file does not say."""
     kind: str = "model"
@@ -31,8 +30,7 @@ def read_header(data: bytes) -> GgufHeader | None:
     pairs = _pairs(data)
     url = pairs.get("general.base_model.0.repo_url", "") or pairs.get("general.source.url", "")
     base = url.removeprefix("https://huggingface.co/") if url.startswith("https://huggingface.co/") else ""
-    name, kind = pairs.get("general.name", ""), pairs.get("general.type", "model")
-    return GgufHeader(pairs.get("general.architecture", "unknown"), name, base, kind)
+    return GgufHeader(pairs.get("general.architecture", "unknown"), base, pairs.get("general.type", "model"))
 
 
 def _pairs(data: bytes) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from launch.files.detect import Detection, detect
+from launch.files.detect import detect
 from launch.files.listing import Listing, weights_of
 from launch.proposal.chat import ChatFacts, propose_chat
 from launch.proposal.draft import REQUESTED, Draft, DraftValue, Machine
@@ -31,7 +31,6 @@ class Proposal:
     choices: tuple[DraftValue, ...]
     notes: tuple[str, ...]
     estimate: Estimate
-    detected: Detection
 
 
 def propose(
@@ -86,7 +85,6 @@ def _proposed(
         draft.all_choices(),
         (*detected.notes, *draft.notes),
         estimate_for(recipe, listing, weights, machine.kind),
-        detected,
     )
 
 

@@ -122,7 +122,7 @@ class ModelTable:
             return None
         margin = learning.decayed_margin(row["margin"], self._clock() - row["margin_seen"])
         seconds = json.loads(row["seconds"])
-        return LoadMeasurement(row["resident"], margin, seconds, row["count"], row["updated"], row["host"])
+        return LoadMeasurement(row["resident"], margin, seconds, row["count"], row["host"])
 
     def forget(self, model: str) -> None:
         """Delete a model's measurements, so that the next plans use estimates."""
@@ -162,7 +162,7 @@ class ModelTable:
         row = db.execute(sa.select(SLEEPS).where(*_of(SLEEPS, key))).mappings().one_or_none()
         if row is None:
             return None
-        return SleepMeasurement(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"], row["updated"])
+        return SleepMeasurement(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"])
 
 
 def _pins(db: sa.Connection) -> dict[str, bool]:
