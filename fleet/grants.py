@@ -7,8 +7,7 @@ Budgets also have a row for each server, so that a killed server can later give 
 All calls block on the database; run them in a thread.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
@@ -16,7 +15,7 @@ from sqlalchemy.dialects import postgresql
 
 from fleet.blocks import SHARES, block_size
 from fleet.membership.tables import BLOCKS, GRANTS
-from registry.storage.database import Database, translate_errors
+from registry.storage.database import Database
 
 Period = Literal["minute", "day", "month"]
 KEPT_SECONDS = 3600
@@ -43,6 +42,8 @@ class Grant(NamedTuple):
 
 class BlockTable:
     """Blocks by limit id, in a database that `fleet.membership` opened.
+
+    The limit's row serialises servers; a server's own row has one writer.
 
     server: id of this server's data directory.
     """
@@ -89,7 +90,7 @@ class BlockTable:
             set_={"capacity": capacity, "granted": BLOCKS.c.granted + block, "taken": block},
         )
         returning = statement.returning(BLOCKS.c.taken, BLOCKS.c.window, end - _now(), BLOCKS.c.granted)
-        with self._alone() as connection:
+        with self._database.write_beside_others() as connection:
             row = connection.execute(returning).one()
             if period != "minute" and row[0]:
                 self._note(connection, limit, row[1], row[0], end)
@@ -114,7 +115,7 @@ class BlockTable:
         """Give back the rest of a block. Raises Unavailable."""
         own = (GRANTS.c.limit_id == limit) & (GRANTS.c.window == window) & (GRANTS.c.server == self._server)
         less = sa.update(GRANTS).where(own, GRANTS.c.amount >= amount).values(amount=GRANTS.c.amount - amount)
-        with self._alone() as connection:
+        with self._database.write_beside_others() as connection:
             if period != "minute":
                 _lock(connection, limit, window)
                 if not connection.execute(less).rowcount:
@@ -144,7 +145,7 @@ class BlockTable:
     def _keep(self, limit: str, window: int, most: int) -> int:
         """Keep at most `most` in a window. Returns how much was given back."""
         own = (GRANTS.c.limit_id == limit) & (GRANTS.c.window == window) & (GRANTS.c.server == self._server)
-        with self._alone() as connection:
+        with self._database.write_beside_others() as connection:
             _lock(connection, limit, window)
             amount = connection.execute(sa.select(GRANTS.c.amount).where(own)).scalar()
             rest = max(0, int(amount or 0) - most)
@@ -157,7 +158,7 @@ class BlockTable:
         """Return what servers have taken in open windows, with `amount` 0. Raises Unavailable."""
         columns = (BLOCKS.c.limit_id, BLOCKS.c.window, BLOCKS.c.ends - _now(), BLOCKS.c.granted)
         query = sa.select(*columns).where(BLOCKS.c.limit_id.in_(limits), BLOCKS.c.ends > _now())
-        with self._alone() as connection:
+        with self._database.write_beside_others() as connection:
             return {row[0]: Grant(0, row[1], float(row[2]), row[3]) for row in connection.execute(query)}
 
     def granted(self, limit: str) -> int:
@@ -168,15 +169,9 @@ class BlockTable:
 
     def prune(self) -> int:
         """Delete old windows. Returns how many. Raises Unavailable."""
-        with self._alone() as connection:
+        with self._database.write_beside_others() as connection:
             connection.execute(sa.delete(GRANTS).where(GRANTS.c.ends < _now() - KEPT_SECONDS))
             return connection.execute(sa.delete(BLOCKS).where(BLOCKS.c.ends < _now() - KEPT_SECONDS)).rowcount
-
-    @contextmanager
-    def _alone(self) -> Iterator[sa.Connection]:
-        """Open a short transaction. The limit's row serialises servers; a server's own row has one writer."""
-        with translate_errors(), self._database.engine.begin() as connection:
-            yield connection
 
 
 def _lock(connection: sa.Connection, limit: str, window: int) -> None:

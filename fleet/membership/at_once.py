@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from fleet.blocks import block_size
 from fleet.membership.tables import AT_ONCE
-from registry.storage.database import Database, translate_errors
+from registry.storage.database import Database
 
 
 class Share(NamedTuple):
@@ -46,7 +46,7 @@ class AtOnceTable:
 
     def free(self, server: str) -> None:
         """Free the share of a dead server."""
-        with translate_errors(), self._database.engine.begin() as connection:
+        with self._database.write_beside_others() as connection:
             connection.execute(sa.delete(AT_ONCE).where(AT_ONCE.c.server == server))
 
     def _read(self, connection: sa.Connection, limit: str) -> Share:
@@ -66,6 +66,6 @@ class AtOnceTable:
     def _alone(self, limit: str) -> Iterator[sa.Connection]:
         """Open a transaction in which no other server changes its share of a limit."""
         name = sa.func.concat(sa.func.current_schema(), " at once ", limit)
-        with translate_errors(), self._database.engine.begin() as connection:
+        with self._database.write_beside_others() as connection:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(name))))
             yield connection

@@ -70,12 +70,9 @@ def open_members(url: str, fleet: str) -> "MemberTable":
     if address.drivername == "sqlite":
         raise BadRequest("A fleet needs a PostgreSQL that all of its servers share: --database postgresql+psycopg://…")
     database = Database(address, schema=schema_of(fleet))
-    try:
+    with database.closing_on_error():
         database.make_schema()
         upgrade(database, MIGRATIONS, VERSION_TABLE)
-    except BaseException:
-        database.close()
-        raise
     database.set_timeouts()
     return MemberTable(database, DesiredTable(database, schema_of(fleet)))
 

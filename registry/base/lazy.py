@@ -1,6 +1,6 @@
 """Import libraries at first use.
 
-The server starts without libraries that only some requests need: numpy and aiohttp took 11 MiB and 0.1 s.
+The server starts without libraries that only some requests need, such as numpy and aiohttp.
 
     if TYPE_CHECKING:
         import numpy as np

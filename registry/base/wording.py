@@ -15,7 +15,7 @@ MAX_QUOTED = 100
 COMPARED, LIKELY, LETTERS = 1000, 40, 64
 """Most names of which the likeliest are compared with an unknown one; most of these; and the letters that count.
 
-For a thousand names that somebody has chosen for that, difflib takes 0.13 s.
+difflib is slow for many names that somebody has chosen for that.
 """
 
 size_words = partial(naturalsize, binary=True)

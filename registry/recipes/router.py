@@ -22,7 +22,7 @@ To = tuple[TargetName, ...]
 Words = tuple[str, ...]
 LONGEST_PATTERN = 500
 MEMORY = 1 << 18
-"""Bytes of a compiled pattern, which limits compiling to 2 ms. With 1 MiB some took 60 ms of the event loop."""
+"""Bytes of a compiled pattern, which bounds the time that compiling takes on the event loop."""
 
 
 def compiled(pattern: str) -> re2._Regexp:

@@ -41,16 +41,13 @@ def open_state(directory: Path, url: str | None = None) -> Database:
         (directory / REMOTE_MARK).unlink(missing_ok=True)
         return open_file(directory / FILE)
     database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
-    try:
+    with database.closing_on_error():
         database.make_schema()
         upgrade(database, MIGRATIONS, VERSION_TABLE)
         if (directory / FILE).is_file() and is_empty(database):
             with closing(open_file(directory / FILE)) as former:
                 copy(former, database)
         make_private_file(directory / REMOTE_MARK)
-    except BaseException:
-        database.close()
-        raise
     return database
 
 
@@ -62,13 +59,10 @@ def is_remote(url: str | None) -> bool:
 def open_file(path: Path) -> Database:
     """Open an SQLite database. Raises as `open_state` does."""
     database = Database(url_of(f"{SQLITE}:///{path.absolute()}"))
-    try:
+    with database.closing_on_error():
         with alone(path.parent):
             bring_up(path)
         upgrade(database, MIGRATIONS, VERSION_TABLE)
-    except BaseException:
-        database.close()
-        raise
     return database
 
 

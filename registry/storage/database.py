@@ -101,9 +101,24 @@ class Database:
                 ) from error
 
     @contextmanager
+    def closing_on_error(self) -> Iterator[None]:
+        """Close the connections if the block raises."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def write_beside_others(self) -> Iterator[sa.Connection]:
+        """Open a transaction as `write` does, in which the caller locks what it changes. Raises Unavailable."""
+        with translate_errors(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """Open a transaction, which is rolled back if the block raises. Raises Unavailable."""
-        with translate_errors(), self.engine.begin() as connection:
+        with self.write_beside_others() as connection:
             if self._schema is not None:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(self._schema))))
             yield connection

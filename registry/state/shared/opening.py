@@ -24,12 +24,9 @@ class SharedTables:
 def open_shared(url: str, schema: str) -> SharedTables:
     """Open the tables, and create or migrate them. Raises Conflict if a newer version wrote them, Unavailable."""
     database = Database(url_of(url), schema=schema)
-    try:
+    with database.closing_on_error():
         database.make_schema()
         upgrade(database, STATE_MIGRATIONS, STATE_VERSION_TABLE)
         upgrade(database, MIGRATIONS, VERSION_TABLE)
-    except BaseException:
-        database.close()
-        raise
     database.set_timeouts()
     return SharedTables(database, Revision(schema))
