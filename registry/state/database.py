@@ -19,7 +19,7 @@ from registry.state.models import ModelTable
 from registry.state.tables import ADAPTERS, COUNTED, METADATA, ROUTERS, VERSION_TABLE, VersionTables
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.files import SERVER_ID, make_private, make_private_file, server_id
-from registry.storage.migration import alone, can_use, newer, newest, revision, upgrade
+from registry.storage.migration import alone, can_use, refuse_newer, upgrade
 
 if TYPE_CHECKING:  # a server without a fleet shares no names
     from registry.state.shared.opening import SharedTables
@@ -75,16 +75,14 @@ def look(directory: Path, url: str | None = None) -> Database:
         database = Database(url_of(f"{SQLITE}:///{(directory / FILE).absolute()}"), read_only=True)
     else:
         database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
-    current, latest = revision(database, VERSION_TABLE), newest(MIGRATIONS)
-    if not can_use(database, MIGRATIONS, VERSION_TABLE):
-        database.close()
-        if current is not None and current > latest:
-            raise newer(database)
-        raise Conflict(
-            f"The state of {directory} was written by an older version of Roundhouse. Start a server of this version "
-            "on it once.",
-            code="state_version",
-        )
+    with database.closing_on_error():
+        if not can_use(database, MIGRATIONS, VERSION_TABLE):
+            refuse_newer(database, MIGRATIONS, VERSION_TABLE)
+            raise Conflict(
+                f"The state of {directory} was written by an older version of Roundhouse. Start a server of this "
+                "version on it once.",
+                code="state_version",
+            )
     return database
 
 
