@@ -1,5 +1,5 @@
-# Sourced by scripts/install and scripts/lock in the root of the checkout: finds Python, installs the pinned uv,
-# and passes pip's settings (environment and pip.conf) to it.
+# Sourced by the other scripts in the root of the checkout: finds Python, installs the pinned uv, and passes pip's settings
+# (environment and pip.conf) to it.
 
 fail() {
     printf 'error: %s\n' "$1" >&2
@@ -71,6 +71,23 @@ has_cpu_torch() {
         if compgen -G "${folder#file://}/torch-*+cpu*.whl" >/dev/null; then return 0; fi
     done
     return 1
+}
+
+# PyPI has no CPU build, so torch comes from PyTorch's own index, and stays when the rest of a file with pins is installed.
+install_cpu_torch() {
+    local python=$1 pins=$2 torch
+    torch=$(sed -n 's/^\(torch==[^ ;]*\).*/\1/p' "$pins")
+    "$UV" pip install --python "$python" --torch-backend cpu --no-deps "$torch" ||
+        fail "torch could not be installed (see above): $(why)"
+}
+
+# Makes two calls at once take turns at an environment.
+take_turn() {
+    if command -v flock >/dev/null 2>&1; then
+        mkdir -p .venv-lock
+        exec 9>".venv-lock/$1"
+        flock 9
+    fi
 }
 
 # The most likely reason for a failed download or installation.
