@@ -137,7 +137,7 @@ FORMER_FLAGS = {
     "pipeline_parallel_size": "pipeline",
     "data_parallel_size": "data",
 }
-"""vLLM's names in `engine.flags`, which recipes used before there was `parallel`."""
+"""vLLM's flags that are read as keys of `parallel`."""
 
 
 def former_flags(recipe: object) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate
-from docs.tables import api, recipe, words
+from docs.tables import api, recipe
 from runtime.http.routes import routes
 from tests.docs.blocks import ROOT
 from tests.eventually import PATIENCE
@@ -42,10 +42,10 @@ def test_a_page_is_reported_only_for_paths_that_there_are() -> None:
 
 
 def test_a_field_that_no_one_described_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(words.RECIPE, "dtype")
+    monkeypatch.delitem(recipe.RECIPE, "dtype")
     with pytest.raises(ValueError, match="dtype: describe it once"):
         recipe.fields()
-    monkeypatch.setitem(words.RECIPE, "dtype", "x")
-    monkeypatch.setitem(words.RECIPE, "old_key", "x")
+    monkeypatch.setitem(recipe.RECIPE, "dtype", "x")
+    monkeypatch.setitem(recipe.RECIPE, "old_key", "x")
     with pytest.raises(ValueError, match="old_key"):
         recipe.fields()

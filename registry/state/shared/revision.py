@@ -7,7 +7,7 @@
 | lower             | Conflict, since the database was reset             | the same       |
 
 A notification contains the number and the table (`NUMBER TABLE`). A server that received every notification since its
-known number rereads only these tables; one that missed any rereads all. Older versions send the number only.
+known number rereads only these tables; one that missed any rereads all. A change of several tables names none.
 """
 
 import sqlalchemy as sa
