@@ -13,7 +13,7 @@ from registry.errors import Unfit
 from registry.files import git_lfs
 from registry.files.shape import nested_configs
 from registry.files.sources import TIMEOUT, endpoint, hub_errors
-from registry.files.weights import BITS, Weights
+from registry.files.weights import BITS, Weights, chosen_files
 from registry.recipes.fields import HubSource
 
 SMALL = 8 * 2**20
@@ -170,16 +170,14 @@ def stored_dtype(config: Mapping[str, Any]) -> str:
 
 
 def weight_files(listing: Listing) -> list[str]:
-    """Return the files that an engine reads, chosen as in `registry.files.weights`."""
+    """Return the files that an engine reads, as `registry.files.weights` does for a folder."""
     if "model.bin" in listing and not listing.names(".safetensors"):
         return ["model.bin"]
     map_ = listing.json(INDEX).get("weight_map")
     if isinstance(map_, dict):
         root = sorted({str(name) for name in map_.values()} & listing.sizes.keys())
-    elif "model.safetensors" in listing:
-        root = ["model.safetensors"]
     else:
-        root = [name for name in listing.names(".safetensors") if not name.startswith(("consolidated", "adapter_"))]
+        root = chosen_files(listing.names(".safetensors"))
     below = [name for name in listing.sizes if name.count("/") == 1 and name.endswith("/model.safetensors")]
     return root + sorted(name for name in below if not any(fnmatch(name, pattern) for pattern in EXCLUDED))
 

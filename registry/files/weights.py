@@ -5,7 +5,7 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
@@ -107,11 +107,8 @@ def _weight_files(folder: Path) -> list[Path]:
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise Unfit(f"{index} is not an index of safetensors files", code="bad_weights") from None
         root = [folder / name for name in names]
-    elif (folder / "model.safetensors").is_file():
-        root = [folder / "model.safetensors"]
     else:
-        # The same weights may also be there in the vendor's own layout, which is not loaded.
-        root = sorted(f for f in folder.glob("*.safetensors") if not f.name.startswith(("consolidated", "adapter_")))
+        root = [folder / name for name in chosen_files(file.name for file in folder.glob("*.safetensors"))]
     if missing := [file.name for file in root if not os.path.isfile(file)]:  # Path.is_file raises for a long name
         raise Unfit(
             f"{folder} lacks {', '.join(missing[:5])}, which its index names: copy the whole folder.",
@@ -127,6 +124,15 @@ def _weight_files(folder: Path) -> list[Path]:
             )
         raise Unfit(f"{folder} holds no weights: no *.safetensors and no model.bin of CTranslate2", code="bad_weights")
     return root + sorted(folder.glob("*/model.safetensors"))
+
+
+def chosen_files(names: Iterable[str]) -> list[str]:
+    """Return which of a folder's safetensors files without an index an engine reads. names: of all of them."""
+    weights = sorted(names)
+    if "model.safetensors" in weights:
+        return ["model.safetensors"]
+    # The same weights may also be there in the vendor's own layout, which is not loaded.
+    return [name for name in weights if not name.startswith(("consolidated", "adapter_"))]
 
 
 def _ctranslate2(file: Path) -> Weights:
