@@ -27,7 +27,7 @@ from registry.files.shape import nested_configs
 from registry.files.sources import something_else
 from registry.recipes.definition import Task
 
-WEIGHTS = (".safetensors",)
+WEIGHTS = ".safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
 CHECKPOINT = re.compile(r"^checkpoint-(\d+)/")
 OTHER_TASKS = frozenset({"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION", "SEQ_2_SEQ_LM"})
@@ -87,7 +87,7 @@ def detect(listing: Listing) -> Detection:
 
 # --- files that are not a model --------------------------------------------------------------------------------------
 def _own_weights(listing: Listing) -> list[str]:
-    return [name for name in listing.names(*WEIGHTS) if not name.startswith("adapter_")]
+    return [name for name in listing.names(WEIGHTS) if not name.startswith("adapter_")]
 
 
 def _refuse_adapter(listing: Listing) -> None:
@@ -129,7 +129,7 @@ def _refuse_trainer_output(listing: Listing) -> None:
 
 
 def _refuse_without_weights(listing: Listing) -> None:
-    if listing.bytes_of(*WEIGHTS):
+    if listing.bytes_of(WEIGHTS):
         return
     if ggufs := listing.names(".gguf"):
         header = read_header(listing.read(ggufs[0]))
@@ -177,7 +177,7 @@ def _refuse_without_weights(listing: Listing) -> None:
 
 # --- files that are a model ------------------------------------------------------------------------------------------
 def _ctranslate2(listing: Listing) -> Detection | None:
-    if "model.bin" not in listing or listing.names(*WEIGHTS):
+    if "model.bin" not in listing or listing.names(WEIGHTS):
         return None
     config = listing.json("config.json")
     if CT2_WHISPER & config.keys():
@@ -345,7 +345,7 @@ def _refuse_two_models(listing: Listing) -> None:
     """
     weights, here = set(weight_files(listing)), listing.where.startswith("/")
     indexed = isinstance(listing.json(INDEX).get("weight_map"), dict)
-    candidates = [name for name in listing.names(*WEIGHTS) if name == "model.safetensors" or not indexed]
+    candidates = [name for name in listing.names(WEIGHTS) if name == "model.safetensors" or not indexed]
     others = [name for name in candidates if name not in weights and (here or is_included(name))]
     if others and weights and others[0].startswith("adapter_"):
         raise Unfit(
