@@ -103,10 +103,10 @@ class _Decision(NamedTuple):
 def _decide(target: FleetTarget, prefix: int | None, reports: ReportTable, oldest: float) -> _Decision:
     model, revision, digest, draw = target
     index = reports.index
-    group = index.serving(model)
+    group = index.serving.get(model)
     if group is None:
         return _cold(model, reports, oldest)
-    holders = None if digest is None else index.holding(digest)
+    holders = None if digest is None else index.holding.get(digest)
     picks = _picks(group, holders, digest, prefix, draw)
     nodes = [node for node in dict.fromkeys(picks) if node.at >= oldest and model in node.loads]  # 1
     if revision:
@@ -187,7 +187,7 @@ def _picks(
 
 def _cold(model: str, reports: ReportTable, oldest: float) -> _Decision:
     """Choose nodes by rule 4, if none is ready."""
-    group, key = reports.index.warming(model), position_of(model)
+    group, key = reports.index.warming.get(model), position_of(model)
     if group is not None:
         warming = fresh(group.nodes, oldest, group.home(key), len(group.nodes))
         warming.sort(key=lambda node: node.phases[model] != "loading")

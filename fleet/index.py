@@ -123,21 +123,12 @@ class NodeIndex:
         self.entries: dict[str, NodeEntry] = {}
         self.all = NodeGroup()
         """Every node that accepts requests."""
-        self._serving: dict[str, NodeGroup] = {}
-        self._warming: dict[str, NodeGroup] = {}
-        self._holding: dict[str, NodeGroup] = {}
-
-    def serving(self, model: str) -> NodeGroup | None:
-        """Return nodes where a model is ready, or None."""
-        return self._serving.get(model)
-
-    def warming(self, model: str) -> NodeGroup | None:
-        """Return nodes where a model is loading or asleep but not ready, or None."""
-        return self._warming.get(model)
-
-    def holding(self, digest: str) -> NodeGroup | None:
-        """Return nodes where an adapter has a place, or None."""
-        return self._holding.get(digest)
+        self.serving: dict[str, NodeGroup] = {}
+        """Nodes by model that is ready there."""
+        self.warming: dict[str, NodeGroup] = {}
+        """Nodes by model that is loading or asleep there, but not ready."""
+        self.holding: dict[str, NodeGroup] = {}
+        """Nodes by adapter that has a place there, by its digest."""
 
     def take(self, report: NodeReport, at: float) -> None:
         """Update the index by a node's newest report."""
@@ -151,32 +142,32 @@ class NodeIndex:
         node.at = at
         ready = {replica.model: replica for replica in report.replicas if replica.state == "ready" and replica.ready}
         for model in node.loads.keys() - ready.keys():
-            self._serving[model].work -= node.loads.pop(model).total
-            _leave(self._serving, (model,), node)
+            self.serving[model].work -= node.loads.pop(model).total
+            _leave(self.serving, (model,), node)
         for model, replica in ready.items():
             load = node.loads.get(model)
             if load is None:
                 load = node.loads[model] = ReplicaLoad()
-                _join(self._serving, (model,), node)
+                _join(self.serving, (model,), node)
                 before = 0
             else:
                 before = load.total
             load.take(replica, _beside(replica, report.replicas) if len(report.replicas) > 1 else 0, at)
-            self._serving[model].work += load.total - before
+            self.serving[model].work += load.total - before
         phases = {
             replica.model: replica.state
             for replica in report.replicas
             if replica.state in ("loading", "asleep") and replica.model not in ready
         }
         if phases != node.phases:
-            _leave(self._warming, node.phases.keys() - phases.keys(), node)
-            _join(self._warming, phases.keys() - node.phases.keys(), node)
+            _leave(self.warming, node.phases.keys() - phases.keys(), node)
+            _join(self.warming, phases.keys() - node.phases.keys(), node)
             node.phases = phases
         if (report.placed, report.staged) != node.adapters:
             node.adapters = report.placed, report.staged
             placed = frozenset(report.placed)
-            _leave(self._holding, node.placed - placed, node)
-            _join(self._holding, placed - node.placed, node)
+            _leave(self.holding, node.placed - placed, node)
+            _join(self.holding, placed - node.placed, node)
             node.placed, node.staged = placed, frozenset(report.staged)
 
     def remove(self, name: str) -> None:
@@ -186,10 +177,10 @@ class NodeIndex:
             return
         self.all.remove(node)
         for model, load in node.loads.items():
-            self._serving[model].work -= load.total
-        _leave(self._serving, node.loads, node)
-        _leave(self._warming, node.phases, node)
-        _leave(self._holding, node.placed, node)
+            self.serving[model].work -= load.total
+        _leave(self.serving, node.loads, node)
+        _leave(self.warming, node.phases, node)
+        _leave(self.holding, node.placed, node)
 
     def count_sent(self, name: str, model: str, now: float) -> None:
         """Count a sent request until a report includes it."""
@@ -198,11 +189,11 @@ class NodeIndex:
         if node is None or load is None:
             return
         load.sent.append(now)
-        self._serving[model].work += 1
+        self.serving[model].work += 1
         for other, beside in node.loads.items():
             if other != model and _share_devices(beside.devices, load.devices):
                 beside.near.append(now)
-                self._serving[other].work += 1
+                self.serving[other].work += 1
 
 
 def position_of(text: str) -> int:

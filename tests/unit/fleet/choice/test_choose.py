@@ -247,7 +247,7 @@ def test_the_index_follows_only_the_newest_reports(rounds: list[list[NodeReport]
         left, right = explain(target, number, table, now), explain(target, number, anew, now)
         assert left == right
     for model in ("chat", "other"):
-        group, other = table.index.serving(model), anew.index.serving(model)
+        group, other = table.index.serving.get(model), anew.index.serving.get(model)
         assert (group and (group.work, group.positions)) == (other and (other.work, other.positions))
 
 
