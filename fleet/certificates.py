@@ -22,13 +22,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fleet.reports import NODE_NAME
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.storage.files import make_private, write_text
 
 AUTHORITY_KEY, AUTHORITY, SERVER, SERVER_KEY = "authority.key", "authority.pem", "server.pem", "server.key"
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 90
-NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")
+NAME = re.compile(NODE_NAME)
 NAME_RULE = "lower-case letters, digits, dots and hyphens, at most 63, such as node-1"
 SLACK = datetime.timedelta(minutes=1)
 """Head start of a certificate's validity, because clocks differ."""

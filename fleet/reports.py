@@ -11,7 +11,8 @@ from msgspec import Meta
 MAX_REPORT_BYTES = 1 << 20
 MAX_ADAPTERS, MAX_REPLICAS = 4096, 256
 
-NodeId = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")]
+NODE_NAME = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z"
+NodeId = Annotated[str, Meta(pattern=NODE_NAME)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Digest = Annotated[str, Meta(min_length=71, max_length=71)]
 """'sha256:' and 64 hex digits. Used only as a key, so only the length is checked: a pattern would take 1 µs each."""

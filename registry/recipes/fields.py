@@ -65,7 +65,8 @@ def _inside(value: str) -> str:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 InsidePath = Annotated[str, AfterValidator(_inside)]
-PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+POOL_PATTERN = "^[a-z][a-z0-9_-]{0,31}$"
+PoolName = Annotated[str, Field(pattern=POOL_PATTERN)]
 Size = Annotated[ByteSize, Field(ge=0, le=2**60)]
 """Bytes, as a number or as text: 512MiB, 4GB."""
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]

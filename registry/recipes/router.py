@@ -16,7 +16,8 @@ from registry.recipes.definition import Task
 from registry.recipes.fields import AnySource, Seconds, Strict
 
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$")]
-Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s]+$")]
+LABEL_PATTERN, HEADER_PATTERN = r"^[^\s]+$", "^[a-z0-9-]{1,64}$"
+Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=LABEL_PATTERN)]
 Share = Annotated[float, Field(ge=0, le=1)]
 To = tuple[TargetName, ...]
 Words = tuple[str, ...]
@@ -45,7 +46,7 @@ def _linear(pattern: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_linear)]
-HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
+HeaderName = Annotated[str, StringConstraints(pattern=HEADER_PATTERN)]
 CREDENTIALS = frozenset({"api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"})
 """Headers that patterns must not match: authors of routers could infer other callers' keys from the routing."""
 

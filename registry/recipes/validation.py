@@ -14,9 +14,9 @@ from registry import vllm_source
 from registry.base.wording import quoted
 from registry.names import MODEL_RULE, NAME_RULE
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.fields import Strict
+from registry.recipes.fields import POOL_PATTERN, Strict
 from registry.recipes.provider import Provider
-from registry.recipes.router import RouterSpec
+from registry.recipes.router import HEADER_PATTERN, LABEL_PATTERN, RouterSpec
 from registry.recipes.yaml_nodes import Document, Fault
 
 PARSER_TABLES = {
@@ -78,9 +78,9 @@ MARKS = ("<path>", "<package>", "<hub>", "<file>")
 KEY = "[key]"
 """Mark that pydantic puts after a key that is wrong itself."""
 RULES: Mapping[str, str] = {
-    r"^[a-z0-9-]{1,64}$": "write 1 to 64 lower-case letters, digits or '-'",
-    r"^[a-z][a-z0-9_-]{0,31}$": "write 1 to 32 lower-case letters, digits, '_' or '-', and begin with a letter",
-    r"^[^\s]+$": "write it without blanks",
+    HEADER_PATTERN: "write 1 to 64 lower-case letters, digits or '-'",
+    POOL_PATTERN: "write 1 to 32 lower-case letters, digits, '_' or '-', and begin with a letter",
+    LABEL_PATTERN: "write it without blanks",
 }
 """Patterns of headers, pools and labels, in words."""
 
