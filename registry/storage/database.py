@@ -55,17 +55,7 @@ class Database:
         """
         self.url, self._schema = url, schema
         if url.drivername == SQLITE:
-            if url.database and read_only:
-                still = {"immutable": "1"} if is_still(Path(url.database)) else {}
-                url = url.set(database=f"file:{quote(url.database)}", query={"mode": "ro", "uri": "true", **still})
-            elif url.database:
-                path = Path(url.database)
-                try:
-                    make_private(path.parent)
-                    make_private_file(path)
-                except OSError as error:
-                    raise Unavailable(unusable(error, path), code="database_unavailable") from error
-            self.engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+            self.engine = sa.create_engine(_of_file(url, read_only), connect_args={"timeout": BUSY_SECONDS})
             sa.event.listen(self.engine, "connect", partial(_prepare, PRAGMAS[:1] if read_only else PRAGMAS))
             sa.event.listen(self.engine, "begin", _begin)
             return
@@ -176,6 +166,22 @@ class Database:
     def close(self) -> None:
         """Close the connections. Safe to call twice."""
         self.engine.dispose()
+
+
+def _of_file(url: URL, read_only: bool) -> URL:
+    """Return SQLite's address of a file, which is created unless it is only read. Raises Unavailable."""
+    if not url.database:
+        return url
+    path = Path(url.database)
+    if read_only:
+        still = {"immutable": "1"} if is_still(path) else {}
+        return url.set(database=f"file:{quote(url.database)}", query={"mode": "ro", "uri": "true", **still})
+    try:
+        make_private(path.parent)
+        make_private_file(path)
+    except OSError as error:
+        raise Unavailable(unusable(error, path), code="database_unavailable") from error
+    return url
 
 
 def inserting(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
