@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from registry import vllm_source
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.fields import Flag
 from registry.recipes.validation import VLLM_FIELDS
 
 SENTENCE: Mapping[str, type] = {
@@ -83,11 +82,10 @@ WORDS: Mapping[type, str] = {
 }
 
 
-def flags_of(recipe: Recipe) -> dict[str, Flag]:
-    """Return the recipe's flags. Raises EngineFailed for an unknown name or a wrong type."""
+def check_flags(recipe: Recipe) -> None:
+    """Raise EngineFailed for a flag with an unknown name or a wrong type."""
     if fault := flag_fault(recipe):
         raise EngineFailed(fault)
-    return dict(recipe.engine.flags)
 
 
 def flag_fault(recipe: Recipe) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from launch.checks.network import network_faults, tensor_names
 from launch.conversion.whisper import needs_conversion
 from launch.files.listing import list_folder
-from models.flags import flags_of
+from models.flags import check_flags
 from models.speech.model import MARKS
 from models.text import loading
 from models.text.tokens import Tokens, check_template
@@ -35,7 +35,8 @@ def encoder_faults(recipe: Recipe, folder: Path) -> Iterator[str]:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns about the meta device
     make = library.SentenceTransformer if recipe.task is Task.EMBED else library.CrossEncoder
     try:
-        model = loading.open_model(recipe, folder, "meta", make, flags_of(recipe))
+        check_flags(recipe)
+        model = loading.open_model(recipe, folder, "meta", make)
         vocabulary = loading.vocabulary_of(model)
         check_template(model.tokenizer, vocabulary)
         Tokens(model.tokenizer, vocabulary, loading.context_of(recipe, model)).inputs(["Hello"], "", True)

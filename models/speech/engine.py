@@ -22,7 +22,7 @@ from models import nvml
 from models.batching.engine import BatchedEngine, limits_of
 from models.batching.worker import Batcher
 from models.estimate import estimate
-from models.flags import flags_of
+from models.flags import check_flags
 from models.messages import LoadResult, MemoryFootprint, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.speech.audio import RATE, Decoders, Recording
@@ -178,7 +178,8 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         async with self._lifecycle.loading(recipe, report, self.close) as phases:
-            flags = flags_of(recipe)
+            check_flags(recipe)
+            flags = recipe.engine.flags
             with phases.phase("importing", 0.0, "faster-whisper"):
                 await asyncio.to_thread(self._decoders.warm)
                 await asyncio.to_thread(import_library)
@@ -189,7 +190,7 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
             with phases.phase("weights", 0.3):
                 # Whisper's encoder has 1,500 positions, enough work for all cores even with small weights
                 threads = int(str(flags.get("threads", cores())))
-                self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, flags, threads)
+                self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, threads)
             with phases.phase("warming", 0.7):
                 limits = limits_of(recipe, STEP_SECONDS)
                 # Whisper computes a window with all its padding, however much of it is sound

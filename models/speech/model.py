@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,6 @@ from models.speech.libraries import keep_compiled, load_cublas
 from registry.errors import BadRequest, EngineFailed
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe, WindowSpec
-from registry.recipes.fields import Flag
 
 STEP = 0.02
 """Seconds between consecutive time tokens of Whisper."""
@@ -216,7 +215,7 @@ class SpeechModel:
     `window`: length of the windows.
     """
 
-    def __init__(self, recipe: Recipe, path: Path, device: str, flags: Mapping[str, Flag], threads: int) -> None:
+    def __init__(self, recipe: Recipe, path: Path, device: str, threads: int) -> None:
         from ctranslate2 import get_supported_compute_types
         from faster_whisper import WhisperModel
         from faster_whisper.tokenizer import Tokenizer
@@ -254,6 +253,7 @@ class SpeechModel:
         self._tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task="transcribe", language="en")
         self._first_time: int = self._tokenizer.timestamp_begin
         self._end: int = self._tokenizer.eot
+        flags = recipe.engine.flags
         self._beam = int(str(flags.get("beam_size", 5)))
         self._best_of = int(str(flags.get("best_of", 5)))
         self._extra = {

@@ -1,4 +1,4 @@
-"""The embedding engine: sentence-transformers, with batching across requests."""
+"""The embedding engine: a SentenceTransformer's vectors."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,31 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
-from models.batching.worker import Batcher
-from models.flags import flags_of
-from models.messages import EmbedRequest, EmbedResult, LoadResult, Usage
-from models.protocol import Report
-from models.text.cpu import linear as embed_int16
+from models.messages import EmbedRequest, EmbedResult, Usage
 from models.text.encoder import Embedder, Row, finish
+from models.text.engine import TextEngine
 from models.text.half import is_exact, open_settled
-from models.text.loading import (
-    context_of,
-    examination,
-    import_library,
-    leaves_padding,
-    limits_of,
-    packs,
-    release,
-    run_apart,
-    set_step_threads,
-    vocabulary_of,
-    weights_bytes,
-)
-from models.text.sleep import ModuleSleeper
+from models.text.loading import context_of, leaves_padding, packs, run_apart, vocabulary_of
 from models.text.tokens import Going, Ids, Tokens, always, check_template, while_awaited
-from models.text.unpadded.network import use_graphs
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -49,12 +31,11 @@ LIKE_ALONE, LIKE_ALONE_16_BIT = 0.99999, 0.998
 """Least cosine between an input's vectors in a padded step and alone; below it, inputs run in separate steps."""
 
 
-class EmbeddingEngine(BatchedEngine[Ids, Row]):
+class EmbeddingEngine(TextEngine[Row]):
     """A loaded embedding model. See `models.protocol` for what each method does in each state."""
 
     def __init__(self) -> None:
-        super().__init__("embedding")
-        self._device = "cpu"
+        super().__init__("embedding", "embed")
         self._embedder: Embedder | None = None
         self._prompts: dict[str, str] = {}
         self._default: str | None = None
@@ -62,57 +43,23 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         self._sizes: frozenset[int] = frozenset()
         self._dimensions = 0
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
-        async with self._lifecycle.loading(recipe, report, self.close) as phases:
-            self._device = device
-            flags = flags_of(recipe)
-            with phases.phase("importing", 0.0, "sentence-transformers"):
-                library = await asyncio.to_thread(import_library)
-            with phases.phase("weights", 0.4):
-                model = await asyncio.to_thread(
-                    open_settled, recipe, path, device, library.SentenceTransformer, flags, _long_answer, _is_like
-                )
-            with phases.phase("warming", 0.8):
-                expected = await asyncio.to_thread(self._prepare, recipe, model)
-                assert self._embedder is not None
-                limits = limits_of(recipe, path, device, self._embedder.packed, model)
-                prepare = set_step_threads if limits.workers > 1 else None
-                use_graphs(self._embedder.unpadded, recipe, limits, self._embedder.tokens.context)
-                ahead = self._embedder.prepare if self._embedder.unpadded is not None else None
-                self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device), ahead)
-                self._batcher.start()
-                await self._check(expected, is_exact(model))
-                rounded = await embed_int16.choose(recipe, self._embedder.bert)
-            self._sizes = frozenset(_whole(size) for size in _listed(flags.get("matryoshka_dimensions", [])))
-            if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
-                raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
-        self._sleeper = sleeper = ModuleSleeper(model, device, self._known, self._embedder.unpadded)
-        return LoadResult(
-            resident_bytes=sleeper.device_bytes(),
-            weights_bytes=weights_bytes(model) + rounded,
-            host_bytes=sleeper.host_bytes(),
-            asleep=sleeper.expected(),
-            seconds=phases.seconds,
-            context_length=self._embedder.tokens.context,
-        )
+    def _open(self, library: Any, recipe: Recipe, path: Path) -> Any:
+        return open_settled(recipe, path, self._device, library.SentenceTransformer, _long_answer, _is_like)
 
-    def _prepare(self, recipe: Recipe, model: Any) -> Any:
-        """Set up our path to the model. Returns the library's vectors for PROBE, which also warm it up."""
+    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Embedder, Any]:
         expected = _library_answer(model, PROBE)  # before Tokens, which sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
-        self._embedder = Embedder(model, tokens, self._device, packs(recipe))
-        if leaves_padding(recipe, self._device) and not self._embedder.packed:
+        self._embedder = embedder = Embedder(model, tokens, self._device, packs(recipe))
+        if leaves_padding(recipe, self._device) and not embedder.packed:
             inputs = tokens.inputs([*PROBE, LONG_PROBE], "", truncate=True)
-            self._embedder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(model)))
+            embedder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(model)))
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
         self._truncates = recipe.truncate
-        return expected
+        self._sizes = frozenset(map(_whole, _listed(recipe.engine.flags.get("matryoshka_dimensions", []))))
+        return embedder, expected
 
-    async def _check(self, expected: Any, single: bool) -> None:
-        """Compare our path with the library's `encode`, and check that inputs of a step are independent.
-
-        Models that need more than token ids differ.
-        """
+    async def _check(self, expected: Any, *, single: bool) -> None:
+        """Also refuses sizes of vectors that the model does not have. Models that need more than token ids differ."""
         alone = np.concatenate([await self._known([text]) for text in PROBE])
         self._dimensions = int(alone.shape[1])
         if not _is_same(alone, expected, single=single):
@@ -120,6 +67,8 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         if not _are_alike(await self._known(), alone, single=single):
             assert self._batcher is not None
             run_apart(self._batcher.limits)
+        if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
+            raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
 
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
         self._lifecycle.check()
@@ -190,9 +139,6 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
 
     def _let_go(self) -> None:
         self._embedder = None
-
-    def _free(self) -> None:
-        release(self._device)
 
 
 def _library_answer(model: Any, texts: list[str]) -> Any:

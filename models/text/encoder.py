@@ -1,14 +1,15 @@
-"""Call a SentenceTransformer on token ids, below `encode`."""
+"""Call a model of sentence-transformers on token ids, below `encode` and `predict`."""
 
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 
+from models.batching.worker import R
 from models.text.bert import Bert, of_embedder, pools_rows
 from models.text.tokens import Ids, Tokens
 from models.text.unpadded.network import UnpaddedNetwork, without_padding
@@ -41,47 +42,71 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
     return features
 
 
-class Embedder:
-    """A SentenceTransformer that turns token ids into vectors.
+class Encoder(Generic[R]):
+    """A model that turns token ids into one result for each input: a vector or a score.
 
-    `packs`: run without padding if `models.text.bert` supports the model. `unpadded` does so for other networks on a
-    GPU, after a successful `leave_padding`. `packed` is whether either is used. `skips_prompt`: pooling omits prompts.
+    Args:
+        model: a SentenceTransformer or CrossEncoder.
+        bert: runs it without padding, if `models.text.bert` supports it and the recipe lets it.
     """
 
-    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
-        self.model, self.tokens, self.device = model, tokens, device
-        self.bert: Bert | None = of_embedder(model, device) if packs else None
+    def __init__(self, model: Any, tokens: Tokens, device: str, bert: Bert | None) -> None:
+        self.model, self.tokens, self.device, self.bert = model, tokens, device, bert
         self.unpadded: UnpaddedNetwork | None = None
-        self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
+        """Runs other networks without padding, on a GPU and after a successful `leave_padding`."""
 
     @property
     def packed(self) -> bool:
+        """Whether steps have no padding."""
         return self.bert is not None or self.unpadded is not None
 
-    def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[Row], list[Row]], bool]) -> None:
-        """Run without padding from now on, if each input then gets the same answer as alone.
+    def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[R], list[R]], bool]) -> None:
+        """Run without padding from now on, if each input then gets the same result as alone.
 
-        is_same: whether vectors (first) equal expected ones.
+        is_same: whether results (first) equal expected ones.
         """
-        if not pools_rows(self.model):
-            _log.warning("this model runs with padding despite `unpadded`: its modules are unknown")
+        if unknown := self._unknown():
+            _log.warning("this model runs with padding despite `unpadded`: %s", unknown)
             return
-        expected = [row for given in inputs for row in self.run([given])]
+        expected = [result for given in inputs for result in self.run([given])]
 
         def is_right(unpadded: UnpaddedNetwork) -> bool:
-            return is_same(self._compute_unpadded(unpadded, unpadded.pack(inputs), 0), expected)
+            return is_same(self._compute_unpadded(unpadded, unpadded.pack(inputs)), expected)
 
         self.unpadded = without_padding(self.model[0].model, self.device, self.tokens.wants_types, is_right)
 
-    def run(self, inputs: Sequence[Ids]) -> list[Row]:
-        """Return one vector per input. Prompts of different lengths run separately if pooling omits them."""
+    def run(self, inputs: Sequence[Ids]) -> list[R]:
         return self.prepare(inputs)()
 
-    def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[Row]]:
+    def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[R]]:
         """Prepare a step on the host, and return a function that does the rest.
 
         Any thread may prepare, but only one at a time may call the function.
         """
+        raise NotImplementedError
+
+    def _unknown(self) -> str:
+        """Return why the model surely cannot run without padding; '' if it may."""
+        raise NotImplementedError
+
+    def _compute_unpadded(self, unpadded: UnpaddedNetwork, packing: Packing) -> list[R]:
+        raise NotImplementedError
+
+
+class Embedder(Encoder[Row]):
+    """A SentenceTransformer that turns token ids into vectors. `skips_prompt`: pooling omits prompts.
+
+    Prompts of different lengths then run separately.
+    """
+
+    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
+        super().__init__(model, tokens, device, of_embedder(model, device) if packs else None)
+        self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
+
+    def _unknown(self) -> str:
+        return "" if pools_rows(self.model) else "its modules are unknown"
+
+    def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[Row]]:
         if not self.skips_prompt:
             return self._prepare(inputs, 0)
         order = sorted(range(len(inputs)), key=lambda index: inputs[index].prompt)
@@ -117,7 +142,7 @@ class Embedder:
                 return self._rows(self.model(features))
             return self._rows(self._pool(features))
 
-    def _compute_unpadded(self, unpadded: UnpaddedNetwork, packing: Packing, prompt: int) -> list[Row]:
+    def _compute_unpadded(self, unpadded: UnpaddedNetwork, packing: Packing, prompt: int = 0) -> list[Row]:
         import torch
 
         with torch.inference_mode():

@@ -10,13 +10,12 @@ Networks such as T5 overflow in float16. A checkpoint in bfloat16 may be one of 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from models.text.loading import open_model, release
 from registry.recipes.definition import Recipe
-from registry.recipes.fields import Flag
 
 _log = logging.getLogger("roundhouse.text")
 
@@ -26,7 +25,6 @@ def open_settled(
     path: Path,
     device: str,
     make: Callable[..., Any],
-    flags: Mapping[str, Flag],
     answer: Callable[[Any], Any],
     is_like: Callable[[Any, Any], bool],
 ) -> Any:
@@ -36,7 +34,7 @@ def open_settled(
         answer: returns a model's answer to known inputs, by the library.
         is_like: whether an answer in 16 bits (first) is as good as one in float32.
     """
-    model = open_model(recipe, path, device, make, flags)
+    model = open_model(recipe, path, device, make)
     if device == "cpu" or recipe.dtype != "auto" or next(iter(model.parameters())).element_size() < 4:
         return model
     exact = answer(model)
@@ -44,7 +42,7 @@ def open_settled(
     release(device)
     half, why = None, "its answers differ"
     try:
-        half = open_model(recipe.model_copy(update={"dtype": "float16"}), path, device, make, flags)
+        half = open_model(recipe.model_copy(update={"dtype": "float16"}), path, device, make)
         if is_like(answer(half), exact):
             return half
     except RuntimeError as error:  # torch: a part of the model keeps its own dtype
@@ -53,7 +51,7 @@ def open_settled(
     release(device)
     _log.warning("%s stays in float32, as float16 is not suitable: %s", recipe.id, why)
     use_tf32()
-    return open_model(recipe, path, device, make, flags)
+    return open_model(recipe, path, device, make)
 
 
 def use_tf32() -> None:

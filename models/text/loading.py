@@ -4,7 +4,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from registry.base.processor import cores
 from registry.errors import EngineFailed
 from registry.files.context import NO_LIMIT, bytes_of_files
 from registry.recipes.definition import Recipe
-from registry.recipes.fields import Flag
 
 _log = logging.getLogger("roundhouse.text")
 SMALL_WEIGHTS = 128 * 2**20
@@ -48,13 +47,14 @@ def import_library() -> Any:
     return sentence_transformers
 
 
-def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:
+def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]) -> Any:
     """Open a model from local safetensors, in inference mode.
 
     make: SentenceTransformer or CrossEncoder. device: also `meta`, to check files without memory.
     """
     import torch
 
+    flags = recipe.engine.flags
     if device == "cpu":
         torch.set_num_threads(int(str(flags.get("threads", cores()))))
     dtype: Any = getattr(torch, recipe.dtype, None) if recipe.dtype != "auto" else None
@@ -94,14 +94,14 @@ def leaves_padding(recipe: Recipe, device: str) -> bool:
     return device != "cpu" and packs(recipe) and bool(recipe.engine.flags.get("unpadded", False))
 
 
-def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
+def workers(recipe: Recipe, path: Path, device: str) -> int:
     """Return the number of concurrent steps: one per core for small weights on a CPU, else one.
 
     Threads of one step wait for each other at every layer, which takes much of the time with small layers: two steps
     with a thread each do more than one step with two (docs/design/notebook.md).
     """
     small = bytes_of_files(path) <= SMALL_WEIGHTS
-    return cores() if device == "cpu" and "threads" not in flags and small else 1
+    return cores() if device == "cpu" and "threads" not in recipe.engine.flags and small else 1
 
 
 def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any) -> BatchLimits:
@@ -111,7 +111,8 @@ def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any)
         return replace(limits, items=1)
     return replace(
         limits,
-        workers=workers(path, device, recipe.engine.flags),
+        items=1 if runs_alone(model) else limits.items,
+        workers=workers(recipe, path, device),
         padded=not packed,
         share=PACKED_SHARE if packed else SHARE,
     )

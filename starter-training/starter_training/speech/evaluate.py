@@ -132,7 +132,7 @@ def shipped_window() -> WindowSpec:
 def served(folder: Path, window: WindowSpec) -> Transcriber:
     """Transcribe with the server's own parts: voice detection, windows, five beams. Segments are (text, start, end)."""
     recipe = load_recipes(RECIPE)[0].model_copy(update={"window": window})
-    model = SpeechModel(recipe, folder, "cpu", recipe.engine.flags, cores())
+    model = SpeechModel(recipe, folder, "cpu", cores())
 
     def run(wave: NDArray[np.float32]) -> list[tuple[str, float, float]]:
         voices, packer = VoiceDetector(VAD_THRESHOLD, window.seconds * RATE), Packer(window.seconds * RATE)

@@ -29,7 +29,7 @@ def opened(
         return spoil(model) if next(model.parameters()).dtype is torch.float16 else model
 
     selected = recipe("embed", dtype=dtype)
-    model = half.open_settled(selected, minilm(), device, make, {}, embeddings._long_answer, embeddings._is_like)
+    model = half.open_settled(selected, minilm(), device, make, embeddings._long_answer, embeddings._is_like)
     return next(model.parameters()).dtype, tf32
 
 

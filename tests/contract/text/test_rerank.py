@@ -154,7 +154,7 @@ class TestEngine:
         def lost(*_: object) -> NoReturn:
             raise RuntimeError("an illegal memory access was encountered")
 
-        monkeypatch.setattr("models.text.rerank.examination", lambda device: lost)
+        monkeypatch.setattr("models.text.engine.examination", lambda device: lost)
         engine = RerankingEngine()
         await engine.load(recipe("rerank"), model, "cpu", Reports())
         assert engine._batcher is not None
@@ -193,7 +193,7 @@ async def test_a_logit_may_differ_by_a_few_steps_of_its_type(
     engine = RerankingEngine()
     monkeypatch.setattr(engine, "_score", score)
     with contextlib.nullcontext() if same else pytest.raises(EngineFailed, match="does not score"):
-        await engine._check([expected] * len(PROBE), single)
+        await engine._check([expected] * len(PROBE), single=single)
 
 
 @given(st.integers(0, 3000), st.integers(16, 500))

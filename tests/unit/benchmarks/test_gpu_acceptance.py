@@ -418,7 +418,7 @@ def test_a_whisper_of_random_weights_says_its_words_and_ends(tmp_path: Path) -> 
     """With the library's settings and with the server's, which request times, at the first temperature."""
     folder = whisper_shape.write_whisper(tmp_path / "whisper", whisper_shape.TINY)
     (recipe,) = load_recipes([shipped.RECIPES / "single-gpu-80gb" / "whisper.yaml"])
-    model = SpeechModel(recipe.model_copy(update={"dtype": "float32"}), folder, "cpu", {}, 1)
+    model = SpeechModel(recipe.model_copy(update={"dtype": "float32"}), folder, "cpu", 1)
     tokens = [model.whisper.hf_tokenizer.id_to_token(i) for i in range(whisper_shape.TINY.vocabulary)]
     expected = whisper_shape.spoken(tokens)
     assert len(expected) == whisper_shape.WORDS

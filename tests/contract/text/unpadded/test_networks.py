@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from benchmarks.gpu import encoders
+from models.text.scorer import head_of
 from models.text.tokens import Ids
 from models.text.unpadded import attention
-from models.text.unpadded.heads import head_of
 from models.text.unpadded.network import UnpaddedNetwork, without_padding
 from tests.contract.text.unpadded.networks import CONFIGS, PADDING, network, network_of
 
