@@ -21,11 +21,10 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from models.speech.decoder import DecoderLimits
+from models.speech.decoder import RATE, DecoderLimits
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, RoundhouseError, TooLarge, Unavailable
 
-RATE = 16_000
 Samples = npt.NDArray[np.float32]
 
 START_SECONDS = 30.0

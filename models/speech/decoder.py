@@ -24,6 +24,7 @@ import sys
 from typing import Any, BinaryIO, NamedTuple
 
 RATE = 16_000
+"""Samples per second that the network takes."""
 BLOCK = 8 * RATE
 """Samples in a frame."""
 WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory", "unfit", "fault")

@@ -15,10 +15,11 @@ import numpy as np
 from models.batching.plan import Item
 from models.batching.worker import Batcher
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, Word
-from models.speech.audio import RATE, Recording
+from models.speech.audio import Recording, Samples
+from models.speech.decoder import RATE
 from models.speech.libraries import lean, trim
 from models.speech.model import SpeechModel, WindowRequest, WindowResult
-from models.speech.windows import Block, Piece, Samples, Window, read
+from models.speech.windows import Block, Piece, Window, read
 
 SEEK_STEP = RATE // 2
 """Least samples by which windows advance without voice detection."""

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.speech.audio import Recording
+from models.speech.audio import Recording, Samples
+from models.speech.decoder import RATE
 
-RATE = 16_000
 GAP = RATE
 """Silences of up to this many samples are kept, so that speech keeps its rhythm."""
 
-Samples = npt.NDArray[np.float32]
 Stretch = tuple[int, int]
 """First sample, and one past the last."""
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from models.speech.decoder import RATE
 from models.speech.engine import VAD_THRESHOLD
 from models.speech.model import SpeechModel, WindowRequest
 from models.speech.windows import Packer, VoiceDetector
@@ -33,7 +34,6 @@ from starter_training.speech.synthesis import corpus
 if TYPE_CHECKING:
     from faster_whisper import WhisperModel
 
-RATE = 16_000
 BAD_FIT_SECONDS = 0.5
 RECIPE = Path(__file__).parents[3] / "recipes" / "starter" / "starter-speech.yaml"
 WHISPERS = WindowSpec()

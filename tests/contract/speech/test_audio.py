@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from models.speech import decoder
-from models.speech.audio import RATE, Decoders
+from models.speech.audio import Decoders
+from models.speech.decoder import RATE
 from models.speech.length import seconds_of
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable

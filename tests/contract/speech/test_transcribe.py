@@ -22,10 +22,11 @@ from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.speech import engine as speech
 from models.speech.audio import Recording
+from models.speech.decoder import RATE
 from models.speech.engine import WhisperEngine
-from models.speech.model import TimedSegment, WindowRequest, WindowResult
+from models.speech.model import WindowRequest, WindowResult
+from models.speech.segments import TimedSegment
 from models.speech.transcription import TranscriptionRun
-from models.speech.windows import RATE
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.speech.fixtures import build, noise, silence, tone, voice, write
 from tests.contract.text.fixtures import Reports, recipe

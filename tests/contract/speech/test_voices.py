@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.speech import windows as transcribe_voices
-from models.speech.windows import FRAME, GAP, RATE, Samples, Stretch, VoiceDetector, join_stretches, longest_speech
+from models.speech.audio import Samples
+from models.speech.decoder import RATE
+from models.speech.windows import FRAME, GAP, Stretch, VoiceDetector, join_stretches, longest_speech
 from tests.contract.speech.fixtures import noise, silence, voice
 
 SAMPLES = Path(__file__).parents[3] / "models" / "starter" / "pack" / "samples"

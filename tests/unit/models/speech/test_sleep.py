@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from models.estimate import estimate
-from models.speech import engine as speech_engine
-from models.speech.engine import SpeechSleeper, estimate_memory, unload
+from models.speech import sleep
+from models.speech.engine import estimate_memory
+from models.speech.sleep import SpeechSleeper, unload
 from registry.errors import EngineFailed
 from registry.recipes.loading import load_documents
 
@@ -33,7 +34,7 @@ def test_a_model_that_is_busy_for_a_moment_is_unloaded() -> None:
 
 
 def test_a_model_that_stays_loaded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speech_engine, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(sleep, "PATIENCE_SECONDS", 0.02)
     with pytest.raises(EngineFailed, match="did not unload"):
         unload(Busy(refuses=1_000_000), to_cpu=False)
 

@@ -10,9 +10,11 @@ import pytest
 
 from models.batching.plan import Item
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
-from models.speech.model import TimedSegment, WindowRequest, WindowResult
+from models.speech.audio import Samples
+from models.speech.decoder import RATE
+from models.speech.model import WindowRequest, WindowResult
+from models.speech.segments import TimedSegment
 from models.speech.transcription import TranscriptionRun
-from models.speech.windows import RATE, Samples
 
 SECONDS = 10
 """The length of a window."""

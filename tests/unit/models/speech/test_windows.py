@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.speech import windows
-from models.speech.model import APPEND, PREPEND, TimedSegment, place_words, shorten_words, split
-from models.speech.windows import RATE, Packer, Samples, join_stretches
+from models.speech.audio import Samples
+from models.speech.decoder import RATE
+from models.speech.model import APPEND, PREPEND
+from models.speech.segments import TimedSegment, place_words, shorten_words, split
+from models.speech.windows import Packer, join_stretches
 
 STRETCHES = st.lists(
     st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15
