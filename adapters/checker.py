@@ -6,14 +6,12 @@ A worker runs one job at a time. If it dies or hangs, or if its caller leaves, i
 import asyncio
 import logging
 import os
-from pathlib import Path
 
 import msgspec
 
 from adapters.jobs import CheckAnswer, Job, encode_job
 from adapters.types import Base, CheckedAdapter
 from registry.base.child import Child, out_of_memory
-from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
@@ -58,25 +56,11 @@ class Checker:
         """Ids of the running processes."""
         return [worker.pid for worker in self._all if worker.returncode is None]
 
-    async def check(
-        self,
-        source: Path,
-        base: Base,
-        bounds: Bounds,
-        *,
-        unpack_to: Path | None = None,
-        out: Path | None = None,
-        file_bytes: int | None = None,
-        trusted: bool = False,
-    ) -> CheckedAdapter:
-        """Check a folder or archive, and write its normalised form into `out`; see `adapters.jobs.Job`.
+    async def check(self, job: Job) -> CheckedAdapter:
+        """Check a folder or archive, and write its normalised form.
 
         Raises Unfit with every fault, Unavailable (codes disk_full, out_of_memory), EngineFailed (code check_failed).
         """
-        job = Job(
-            source=source, base=base, bounds=bounds, unpack_to=unpack_to, out=out, file_bytes=file_bytes,
-            trusted=trusted,
-        )  # fmt: skip
         worker = await self._free.get()
         try:
             worker = await self._alive(worker)
@@ -88,7 +72,7 @@ class Checker:
             raise
         finally:
             self._free.put_nowait(worker)
-        return _result(answer, base)
+        return _result(answer, job.base)
 
     async def _ask(self, worker: Child, job: Job) -> CheckAnswer:
         worker.kills.reset()

@@ -12,7 +12,7 @@ from registry.bounds import Bounds
 FULL = (ENOSPC, EDQUOT, EFBIG, EROFS)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True):
     """An adapter to check and normalise.
 
     `source`: a folder, or an archive if `unpack_to` names the empty folder to unpack it into.

@@ -3,19 +3,22 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 from weakref import WeakValueDictionary
+
+from msgspec import structs
 
 from adapters.checker import Checker
 from adapters.content.copies import PART, CopyReader, CopyWriter
 from adapters.content.forms import CONFIG, TENSORS, inner_folder
 from adapters.fetch import FetchedAdapter, Fetcher, disk_errors
+from adapters.jobs import Job
 from adapters.store import AdapterNotes, Store
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
+from registry.base.threads import run_to_end
 from registry.base.turns import FairTurns
 from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, Unavailable
@@ -27,7 +30,6 @@ from registry.state.versions import check_alias
 from registry.storage.reserve import DiskReserve
 
 log = logging.getLogger("roundhouse.adapters")
-T = TypeVar("T")
 
 
 class AdapterService:
@@ -130,7 +132,7 @@ class AdapterService:
                 checked = await self._check(fetched, base, out, team=team, trusted=trusted)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
                 # A commit that has begun finishes even if the caller has left.
-                registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
+                registered = await run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
                 await asyncio.to_thread(self.notes.write, checked.digest, checked.notes)
             try:
                 registered = await self._prune(registered)
@@ -279,7 +281,7 @@ class AdapterService:
                 async for part in _joined(stream):
                     await asyncio.to_thread(writer.write, part)
                 await asyncio.to_thread(writer.finish, version.digest)
-            await _run_to_end(self._store_copy(out, version.digest))
+            await run_to_end(self._store_copy(out, version.digest))
 
     async def _store_copy(self, out: Path, digest: str) -> None:
         async with self._store_lock:
@@ -301,20 +303,13 @@ class AdapterService:
         self, fetched: FetchedAdapter, base: Base, out: Path | None, *, trusted: bool
     ) -> CheckedAdapter:
         path, most = fetched.path, int(self.bounds.unpacked_bytes)
+        job = Job(path, base, self.bounds, unpack_to=fetched.unpack_to, out=out, trusted=trusted)
         if fetched.unpack_to is None:
             with self.reserve.hold(0 if out is None else await asyncio.to_thread(_source_bytes, path)):
-                return await self.checker.check(path, base, self.bounds, out=out, trusted=trusted)
+                return await self.checker.check(job)
         with self.reserve.hold_pair(most, path.stat().st_size) as room:
             try:
-                return await self.checker.check(
-                    path,
-                    base,
-                    self.bounds,
-                    unpack_to=fetched.unpack_to,
-                    out=out,
-                    file_bytes=room,
-                    trusted=trusted,
-                )
+                return await self.checker.check(structs.replace(job, file_bytes=room))
             except Unavailable as error:
                 if error.code == "disk_full" and room < most:
                     raise self.reserve.full_error() from error
@@ -349,13 +344,3 @@ async def _joined(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield bytes(pending)
             pending.clear()
     yield bytes(pending)
-
-
-async def _run_to_end(work: Coroutine[None, None, T]) -> T:
-    """Return the result of `work`, and delay a cancellation until it has ended."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -12,6 +12,7 @@ import psutil
 
 from adapters.compose.jobs import ComposeProgress, Merge, compose
 from registry.base import control_groups
+from registry.base.threads import run_to_end
 from registry.base.wording import size_words
 from registry.errors import Unavailable
 from registry.files.weights import read_weights
@@ -59,12 +60,8 @@ async def merge_model(
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         await compose(Merge(base=base, adapter=adapter, out=temporary, trust_remote_code=trusted), tell=tell)
-        publishing = asyncio.ensure_future(asyncio.to_thread(_publish, temporary, out))
-        try:
-            return await asyncio.shield(publishing)
-        except asyncio.CancelledError:  # its thread goes on, and nothing may be deleted under it
-            await asyncio.wait({publishing})
-            raise
+        # nothing may be deleted under its thread
+        return await run_to_end(asyncio.to_thread(_publish, temporary, out))
     finally:  # in a thread, since a hundred gigabytes take seconds
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True))
 

@@ -6,7 +6,7 @@ asyncio's own threads are few, and every request may need them for files; a slow
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -91,3 +91,13 @@ class Threads:
                 calls.remove(call)
                 if not calls:
                     del self._waiting[owner]
+
+
+async def run_to_end(work: Coroutine[None, None, T]) -> T:
+    """Return the result of `work`, and delay a cancellation until it has ended, as its threads go on anyway."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adapters.jobs import Job
 from adapters.types import Base, CheckedAdapter, UploadedArchive
 from registry.storage.reserve import DiskReserve
 from tests.eventually import PATIENCE
@@ -25,8 +26,10 @@ class GatedChecker:
         for _ in range(count):
             self._gate.release()
 
-    async def check(self, source: Path, *_: Any, out: Path, **__: Any) -> CheckedAdapter:
+    async def check(self, job: Job) -> CheckedAdapter:
         await self._gate.acquire()
+        source, out = job.source, job.out
+        assert out is not None
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             (out / name).write_text(source.name)
         self.checked.append(source.name)
