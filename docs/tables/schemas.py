@@ -1,7 +1,8 @@
 """The keywords of a JSON schema that are enforced, and those that are refused."""
 
 from docs.tables.markdown import code, table
-from models.chat.grammars.language import FORMATS, MOST_MULTIPLES, MOST_OPTIONS, REFUSED, RULES
+from models.chat.grammars.language import MOST_OPTIONS, REFUSED, RULES
+from models.chat.grammars.scalars import FORMATS, MOST_MULTIPLES
 
 
 def enforced() -> str:

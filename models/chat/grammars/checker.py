@@ -16,7 +16,8 @@ import msgspec
 from cachetools import LRUCache
 
 from models.chat import processes
-from models.chat.grammars import language, process, sizes
+from models.chat.grammars import process, sizes
+from models.chat.grammars.parts import Path, dotted
 from models.chat.grammars.process import CheckerProcess, Verdict
 from models.chat.vllm import grammars
 from registry.base.counting import count_down
@@ -24,7 +25,7 @@ from registry.base.turns import FairTurns
 from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
 
-Locate = Callable[[language.Path], tuple[str, language.Path]]
+Locate = Callable[[Path], tuple[str, Path]]
 """Maps a path in a constraint to the request's field with its schema, and the path in that."""
 ESCAPED = 16
 """Largest ratio of a verdict's bytes to those of its constraint, reached by escaped grammars of choices."""
@@ -83,10 +84,10 @@ class GrammarChecker:
             )
         if verdict.path is not None:
             field, path = locate(tuple(verdict.path))
-            where = f" at {language.dotted(path)[:200]}" if path else ""
+            where = f" at {dotted(path)[:200]}" if path else ""
             raise BadRequest(
                 f"The JSON schema of this request cannot be enforced{where}: {verdict.fault}.",
-                param=language.dotted((field, *path)),
+                param=dotted((field, *path)),
                 code=process.INVALID,
             )
         if verdict.code:

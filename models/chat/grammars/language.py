@@ -26,22 +26,17 @@ Where the two differ, the new schema accepts less than the client's, so an answe
 """
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 import jsonschema
 
-from models.chat.grammars import patterns
-from models.chat.grammars.patterns import PatternError
+from models.chat.grammars import patterns, scalars
+from models.chat.grammars.parts import Json, Part, Parts, Path, SchemaError, counts, listed
 
-Json = dict[str, Any]
-Path = tuple[str | int, ...]
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -90,71 +85,7 @@ RULES: Mapping[str, str] = {
     "minProperties, maxProperties": "more names than `required` and one more only where all names are in `properties`",
 }
 """Enforced rules by keyword, for the reference page."""
-DATE = (
-    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|"
-    r"02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|[2468][048]00|[13579][26]00)-02-29)"
-)
-_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-_BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_HEX = "[0-9a-fA-F]"
-FORMATS: Mapping[str, str] = {
-    "date": DATE,
-    "time": _CLOCK,
-    "date-time": f"{DATE}T{_CLOCK}",
-    "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
-    "ipv4": rf"{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}",
-    "ipv6": "",
-    "email": "",
-    "hostname": "",
-    "uri": "",
-    "uri-reference": "",
-    "duration": "",
-}
-"""Formats of strings and their patterns; '' for the grammar library's own."""
-MOST_OPTIONS, MOST_MULTIPLES = 256, 1_000
-LONGEST = 10_000
-"""Maximum characters of a string with a length; a larger `maxLength` is lowered to this."""
-DECIMALS = Decimal("0.000001")
-"""The finest bound of a number that the grammar library supports."""
-LARGEST = {"integer": 10**18, "number": 10**12}
-
-
-class SchemaError(ValueError):
-    """A schema that is not in the language, with the path of the keyword and the fault."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        super().__init__(text)
-        self.path = path
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A schema of the client's, with its path."""
-
-    schema: Any
-    path: Path
-
-    def inside(self, *path: str | int) -> "Part":
-        return Part(reduce(lambda node, key: node[key], path, self.schema), self.path + path)
-
-    def has(self, name: str) -> bool:
-        return isinstance(self.schema, Mapping) and name in self.schema
-
-    def get(self, name: str, kind: type | tuple[type, ...], what: str) -> Any:
-        """Return a keyword's value; None if it is absent. Raises SchemaError for another type."""
-        value = self.schema.get(name)
-        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            raise SchemaError((*self.path, name), f"it must be {what}")
-        return value
-
-
-Parts = tuple[Part, ...]
-"""Schemas that apply together."""
-
-
-def dotted(path: Path) -> str:
-    """Format a path for errors, such as `properties.age.anyOf[0]`."""
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+MOST_OPTIONS = 256
 
 
 def rewrite(schema: Any) -> Any:
@@ -297,10 +228,10 @@ class _Rewriter:
         factors: list[list[Parts]] = [[(part,)] if any(name in part.schema for name in _FLAT) else [()]]
         if "$ref" in part.schema:
             factors.append(self._branches(self._follow(part), seen))
-        factors += [self._branches(one, seen) for one in _listed(part, "allOf")]
+        factors += [self._branches(one, seen) for one in listed(part, "allOf")]
         for name in ("anyOf", "oneOf"):
             if name in part.schema:
-                options = [self._branches(one, seen) for one in _listed(part, name)]
+                options = [self._branches(one, seen) for one in listed(part, name)]
                 if name == "oneOf":
                     self._check_disjoint(part, options)
                 factors.append([branch for option in options for branch in option])
@@ -365,9 +296,9 @@ class _Rewriter:
         for kind in types:
             match kind:
                 case "string":
-                    node = _string(branch)
+                    node = scalars.string(branch)
                 case "integer" | "number":
-                    node = _number(branch, kind)
+                    node = scalars.number(branch, kind)
                 case "array":
                     node = self._array(branch)
                 case "object":
@@ -378,8 +309,7 @@ class _Rewriter:
                 yield node
 
     def _array(self, branch: Parts) -> Json | None:
-        most = min((_count(part, "maxItems") for part in branch if part.has("maxItems")), default=None)
-        least = max((_count(part, "minItems") for part in branch if part.has("minItems")), default=0)
+        least, most = counts(branch, "minItems", "maxItems")
         lists = [_items(part) for part in branch]
         prefix: list[Any] = []
         for index in range(max(len(first) for first, _ in lists)):
@@ -443,7 +373,7 @@ class _Rewriter:
             if more:
                 raise SchemaError((*part.path, "patternProperties", more[0]), "only one pattern is known here")
             where = (*part.path, "patternProperties", first)
-            return _written(where, first), self._all([part.inside("patternProperties", first)])
+            return scalars.written(where, first), self._all([part.inside("patternProperties", first)])
         rest: Any = self._all(extras) if extras else (False if named else {})
         if limited:
             return self._name_pattern(limited[0].inside("propertyNames")), rest
@@ -455,8 +385,8 @@ class _Rewriter:
         if node == {"type": "string"}:
             return patterns.write(patterns.Repeat(patterns.ANY, 0, None))
         if isinstance(node, dict) and "enum" in node:
-            written = [_written(names.path, re.sub(r"([!-/:-@\[-^`{-~])", r"\\\1", name)) for name in node["enum"]]
-            return "(?:" + "|".join(written) + ")"
+            escaped = [re.sub(r"([!-/:-@\[-^`{-~])", r"\\\1", name) for name in node["enum"]]
+            return "(?:" + "|".join(scalars.written(names.path, name) for name in escaped) + ")"
         if isinstance(node, dict) and "pattern" in node:
             return str(node["pattern"]).removeprefix("^(?:").removesuffix(")$")
         raise SchemaError(names.path, "only 'pattern', 'enum' and lengths are known here")
@@ -494,10 +424,6 @@ def _joined(factors: list[list[Parts]], path: Path = ()) -> list[Parts]:
     return result
 
 
-def _listed(part: Part, name: str) -> list[Part]:
-    return [part.inside(name, index) for index in range(len(part.get(name, list, "a list of schemas") or ()))]
-
-
 def _types(branch: Parts) -> list[str] | None:
     """Return the types that all parts allow; None if no part names any."""
     types: list[str] | None = None
@@ -519,121 +445,11 @@ def _common(types: list[str], others: list[str]) -> list[str]:
     return [kind for kind in common if kind != "integer" or "number" not in common]
 
 
-def _count(part: Part, name: str) -> int:
-    value = part.get(name, (int, float), "a whole number")
-    if value is None or value < 0 or value != int(value):
-        raise SchemaError((*part.path, name), "it must be a whole number of at least 0")
-    return int(value)
-
-
-def _string(branch: Parts) -> Json | None:
-    least = max((_count(part, "minLength") for part in branch if part.has("minLength")), default=0)
-    most = min((_count(part, "maxLength") for part in branch if part.has("maxLength")), default=None)
-    if most is not None and most < least:
-        return None
-    texts: dict[str, Path] = {}
-    for part in branch:
-        for name in ("format", "pattern"):
-            if (text := part.get(name, str, "a text")) is not None:
-                texts.setdefault(f"{name} {text}", (*part.path, name))
-    if not texts:
-        if not least and most is None:
-            return {"type": "string"}
-        most = most if most is None else min(most, max(LONGEST, least))
-        return _matching(patterns.Repeat(patterns.ANY, least, most))
-    (text, where), *more = texts.items()
-    if more:
-        raise SchemaError(more[0][1], "only one 'pattern' or 'format' can be enforced for a string: leave it out")
-    name, _, text = text.partition(" ")
-    if name == "format":
-        if text not in FORMATS:
-            raise SchemaError(where, f"only these can be enforced: {', '.join(FORMATS)}. Leave it out")
-        if not FORMATS[text] and not least and most is None:
-            return {"type": "string", "format": text}
-        if least or most is not None:
-            raise SchemaError(where, "a length stands beside it: leave one of them out")
-        text = f"^{FORMATS[text]}$"
-    try:
-        return _matching(patterns.bounded(patterns.parse(text), least, most))
-    except PatternError as error:
-        raise SchemaError(where, str(error)) from None
-
-
-def _matching(pattern: patterns.Pattern) -> Json:
-    return {"type": "string", "pattern": f"^(?:{patterns.write(pattern)})$"}
-
-
-def _written(where: Path, text: str) -> str:
-    try:
-        return patterns.write(patterns.parse(text))
-    except PatternError as error:
-        raise SchemaError(where, str(error)) from None
-
-
-def _bound(branch: Parts, inclusive: str, exclusive: str, step: Decimal, sign: int) -> tuple[Decimal, Path] | None:
-    """Return the strictest lower (`sign` 1) or upper bound (-1) on a grid of `step`, and its keyword."""
-    bounds = []
-    for part in branch:
-        for name in (inclusive, exclusive):
-            value = part.get(name, (int, float), "a number")
-            if value is None:
-                continue
-            if not math.isfinite(value):
-                raise SchemaError((*part.path, name), "it must be a number")
-            exact = Decimal(repr(value))
-            rounded = (exact / step).to_integral_value(ROUND_CEILING if sign > 0 else ROUND_FLOOR) * step
-            if name == exclusive and rounded == exact:
-                rounded += sign * step
-            bounds.append((rounded, (*part.path, name)))
-    return max(bounds, key=lambda bound: sign * bound[0], default=None)
-
-
-def _number(branch: Parts, kind: str) -> Json | None:
-    factor, where = _factor(branch, kind)
-    if factor:
-        kind = "integer"
-    step = Decimal(1) if kind == "integer" else DECIMALS
-    most = LARGEST[kind]
-    low = _bound(branch, "minimum", "exclusiveMinimum", step, 1)
-    high = _bound(branch, "maximum", "exclusiveMaximum", step, -1)
-    for bound, sign in ((low, 1), (high, -1)):
-        if bound is not None and sign * bound[0] > most:
-            raise SchemaError(bound[1], f"numbers beyond {most} cannot be bounded here")
-    ends = [(name, bound[0]) for name, bound in (("minimum", low), ("maximum", high)) if bound is not None]
-    limits = {name: min(max(value, Decimal(-most)), Decimal(most)) for name, value in ends}
-    if len(limits) == 2 and limits["minimum"] > limits["maximum"]:
-        return None
-    if factor > 1:
-        if len(limits) < 2 or (limits["maximum"] - limits["minimum"]) // factor > MOST_MULTIPLES:
-            raise SchemaError(where, "it needs a 'minimum' and a 'maximum', with few multiples between them")
-        first = -(-int(limits["minimum"]) // factor) * factor
-        values = list(range(first, int(limits["maximum"]) + 1, factor))
-        return {"enum": values} if values else None
-    return {"type": kind} | {name: int(value) if kind == "integer" else float(value) for name, value in limits.items()}
-
-
-def _factor(branch: Parts, kind: str) -> tuple[int, Path]:
-    """Return the number that whole numbers must be a multiple of, with its keyword; 0 for none."""
-    factor = 0
-    where: Path = ()
-    for part in branch:
-        value = part.get("multipleOf", (int, float), "a number above 0")
-        if value is None or (kind == "integer" and value > 0 and (1 / value).is_integer()):
-            continue
-        where = (*part.path, "multipleOf")
-        if value <= 0:
-            raise SchemaError(where, "it must be a number above 0")
-        if not float(value).is_integer():
-            raise SchemaError(where, "only whole numbers can be enforced: round the answer yourself")
-        factor = math.lcm(factor or 1, int(value))
-    return factor, where
-
-
 def _items(part: Part) -> tuple[list[Part], Part | None]:
     """Return the schemas of the first items, and that of the rest; None if the rest may be anything."""
     if isinstance(part.schema.get("items"), list):
-        return _listed(part, "items"), part.inside("additionalItems") if part.has("additionalItems") else None
-    return _listed(part, "prefixItems"), part.inside("items") if part.has("items") else None
+        return listed(part, "items"), part.inside("additionalItems") if part.has("additionalItems") else None
+    return listed(part, "prefixItems"), part.inside("items") if part.has("items") else None
 
 
 def _properties(part: Part) -> Mapping[str, Any]:
@@ -664,8 +480,7 @@ def _required(branch: Parts) -> set[str]:
 def _with_counts(node: Json, branch: Parts, is_open: bool) -> Json | None:
     """Add bounds on the number of properties. Returns None if no object fits them."""
     required, known = len(node.get("required", ())), len(node.get("properties", ()))
-    least = max((_count(part, "minProperties") for part in branch if part.has("minProperties")), default=0)
-    most = min((_count(part, "maxProperties") for part in branch if part.has("maxProperties")), default=None)
+    least, most = counts(branch, "minProperties", "maxProperties")
     if (most is not None and most < max(least, required)) or (not is_open and least > known):
         return None
     if least > required:

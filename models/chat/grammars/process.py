@@ -30,6 +30,7 @@ import msgspec
 import psutil
 
 from models.chat.grammars import language
+from models.chat.grammars.parts import SchemaError
 from models.chat.vllm.grammars import Compiler
 from models.process_control import die_with_parent
 from registry.base.json import NOT_JSON
@@ -215,7 +216,7 @@ def _judge(compiler: Compiler, fields: dict[str, Any]) -> Verdict:
         settled = compiler.settle(fields)
         public = {name: settled.get(name, value) for name, value in fields.items()}
         grammar = compiler.compile(public)
-    except language.SchemaError as error:
+    except SchemaError as error:
         return Verdict(INVALID, str(error), path=list(error.path))
     except MemoryError:
         return _over_memory(compiler.bounds)

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from models.chat.grammars.language import FORMATS, TYPES
+from models.chat.grammars.language import TYPES
+from models.chat.grammars.scalars import FORMATS
 
 Schema = dict[str, Any]
 NAMES = st.sampled_from(["a", "b", "ab", "é", "", "a b", 'q"'])

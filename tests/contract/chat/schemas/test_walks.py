@@ -15,7 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from models.chat.grammars.language import FORMATS, SchemaError, rewrite
+from models.chat.grammars.language import rewrite
+from models.chat.grammars.parts import SchemaError
+from models.chat.grammars.scalars import FORMATS
 from tests.contract.chat.schemas.drawn import SCHEMAS, faults
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]

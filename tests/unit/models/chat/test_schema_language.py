@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.chat.grammars import patterns
-from models.chat.grammars.language import KEYWORDS, REFUSED, RULES, SchemaError, dotted, rewrite, rewrite_tag
+from models.chat.grammars.language import KEYWORDS, REFUSED, RULES, rewrite, rewrite_tag
+from models.chat.grammars.parts import SchemaError, dotted
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
