@@ -11,15 +11,16 @@ from typing import Any
 
 import msgspec
 
-from models.chat import processes, schemas, settings, warmup
+from models.chat import processes, settings, warmup
 from models.chat.adapters import EngineAdapters
+from models.chat.answers.fitting import Renamer, fit_answer
+from models.chat.answers.responses import echo
 from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, media, template, turns
 from models.chat.requests.request import CHAT, COUNTING, INPUT_TOKENS, PATHS, RESPONSES, ChatRequest
-from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
 from models.chat.vllm import accounting, launch, prewarm
 from models.chat.vllm.accounting import METER, UsageMeter, meter_requests, undo_failed
@@ -320,7 +321,7 @@ class VllmEngine:
         left_out = self._check(call, request, adapters, strict=strict)
         reads_media = self._engine.model_config.is_multimodal_model
         budget = media.budget(request, self._bounds) if reads_media else None
-        echoed = schemas.echo(request)
+        echoed = echo(request)
         client = client_tools.translate(request, given_tools)
         own = adapters.template(call.served)
         unread = template.describe_unread(self._variables, request, own, strict=strict)
@@ -364,7 +365,7 @@ class VllmEngine:
             while tokens is None and (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    data = schemas.fit_answer(
+                    data = fit_answer(
                         call.path, data, call.tier, rename, fault, echoed, call.request_id, self._reasoning_field
                     )
                     yield Chunk(data if client is None else client.restore(data))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.chat import schemas
+from models.chat.answers import responses
 from routing.providers.pass_through import BadAnswer
 from routing.providers.translation.call_order import OrderedCalls
 from routing.providers.translation.completions import (
@@ -26,8 +26,8 @@ INCOMPLETE = {**dict.fromkeys(CUT, "max_output_tokens"), **dict.fromkeys(FILTERE
 TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}
 """Kinds of content, and the field with their text."""
 DEFAULTS: Mapping[str, Any] = {
-    **dict.fromkeys(schemas.ECHOED),
-    **schemas.DEFAULTS,
+    **dict.fromkeys(responses.ECHOED),
+    **responses.DEFAULTS,
     "instructions": None,
     "parallel_tool_calls": True,
     "temperature": None,

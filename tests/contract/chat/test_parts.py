@@ -16,10 +16,10 @@ import pytest
 from jinja2 import Environment, TemplateSyntaxError
 
 from models.chat import processes, settings
+from models.chat.answers.fitting import Renamer
 from models.chat.asgi import BUFFER, Exchange
 from models.chat.requests.limits import check_size
 from models.chat.requests.request import ChatRequest
-from models.chat.schemas import Renamer
 from models.chat.vllm import launch
 from models.chat.vllm.accounting import METER, CallEnded, UsageMeter, meter_requests
 from models.estimate import estimate

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from models.chat import schemas
+from models.chat.answers.completions import NAMES
 from models.chat.engine import ChatCall
 from models.chat.vllm import core, handlers, launch
 from models.messages import Chunk, Progress, ResponseStart, Usage
@@ -224,4 +224,4 @@ async def test_absent_fields_are_left_out(bench: Bench, path: str, body: dict[st
         message = part["choices"][0].get("message") or part["choices"][0].get("delta") or {}
         for fields in (part, part.get("usage") or {}, message):
             names |= {name for name, value in fields.items() if value is None}
-    assert not names & set(schemas.NAMES)
+    assert not names & set(NAMES)

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from models.chat import schemas
-from models.chat.schemas import Renamer
+from models.chat.answers.fitting import Renamer, fit_answer
 
 SERVED, DISPLAY_NAME = "sha256:" + "0" * 64, 'my "name"'
 OWN = {"model": SERVED, "service_tier": None, "more": [{"model": SERVED, "service_tier": "auto"}]}
@@ -29,7 +28,7 @@ MESSAGE = {
 
 
 def fitted(path: str, data: bytes) -> bytes:
-    return schemas.fit_answer(path, data, "flex", Renamer(SERVED, DISPLAY_NAME))
+    return fit_answer(path, data, "flex", Renamer(SERVED, DISPLAY_NAME))
 
 
 def packed(value: object) -> bytes:
@@ -66,5 +65,5 @@ def test_arguments_of_a_chats_tools_are_a_string(path: str) -> None:
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
 def test_the_engines_own_name_stays(path: str) -> None:
     data = packed({"id": "x", "model": "starter-chat", "content": []})
-    answer = json.loads(schemas.fit_answer(path, data, "", Renamer("starter-chat", "starter-chat")))
+    answer = json.loads(fit_answer(path, data, "", Renamer("starter-chat", "starter-chat")))
     assert answer["model"] == "starter-chat"
