@@ -11,7 +11,6 @@
 Calls in earlier turns are translated the same way, so a client can send its history back unchanged.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,168 +18,14 @@ import msgspec
 
 from models.chat.requests.allowed_tools import GivenTools
 from models.chat.requests.request import MESSAGES, RESPONSES, ChatRequest
+from models.chat.requests.tool_kinds import ANTHROPIC, BY_ITEM, KINDS, Json
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 
-Json = dict[str, Any]
 SEPARATOR = "__"
 NULLABLE = ("id", "status", "encrypted_content")
 """Fields of items that clients send as null, but that vLLM's classes accept only if absent."""
 _EVENT, _DATA = b"event: ", b"\ndata: "
-
-
-def _schema(required: tuple[str, ...], **properties: Json) -> Json:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _text(description: str = "") -> Json:
-    return {"type": "string", "description": description} if description else {"type": "string"}
-
-
-def _texts(description: str) -> Json:
-    return {"type": "array", "items": {"type": "string"}, "description": description}
-
-
-_INTEGER = {"type": "integer"}
-
-
-@dataclass(frozen=True, slots=True)
-class ClientTool:
-    """A kind of tool, with its function and the client's items for its calls."""
-
-    description: str
-    parameters: Json
-    item: str
-    """Type of a call's item."""
-    read: Callable[[Json], Json]
-    """Converts the function's arguments to the item's fields."""
-    write: Callable[[Json], Json]
-    """Converts such an item to the function's arguments."""
-
-
-def _shell_action(arguments: Json) -> Json:
-    commands = arguments.get("commands")
-    return {
-        "action": {
-            "commands": commands if isinstance(commands, list) else [],
-            "timeout_ms": arguments.get("timeout_ms"),
-            "max_output_length": arguments.get("max_output_length"),
-        }
-    }
-
-
-def _local_action(arguments: Json) -> Json:
-    command, env = arguments.get("command"), arguments.get("env")
-    return {
-        "action": {
-            "type": "exec",
-            "command": command if isinstance(command, list) else [],
-            "env": env if isinstance(env, dict) else {},
-            "working_directory": arguments.get("working_directory"),
-            "timeout_ms": arguments.get("timeout_ms"),
-            "user": None,
-        }
-    }
-
-
-def _given(fields: Any) -> Json:
-    """Return the non-empty fields of an object, without its `type` and `user`."""
-    if not isinstance(fields, dict):
-        return {}
-    return {name: value for name, value in fields.items() if value not in (None, {}) and name not in ("type", "user")}
-
-
-def _operation(item: Json) -> Json:
-    operation = item.get("operation")
-    return operation if isinstance(operation, dict) else {}
-
-
-KINDS: Mapping[str, ClientTool] = {
-    "custom": ClientTool(
-        "",
-        _schema(("input",), input=_text("The whole input of the tool, as free text.")),
-        "custom_tool_call",
-        lambda arguments: {"input": str(arguments.get("input", ""))},
-        lambda item: {"input": item.get("input", "")},
-    ),
-    "local_shell": ClientTool(
-        "Run a command on the user's machine. Its output is returned.",
-        _schema(
-            ("command",),
-            command=_texts("The program and its arguments."),
-            working_directory=_text("Where to run it; by default where the client runs."),
-            timeout_ms=_INTEGER,
-            env={"type": "object", "additionalProperties": {"type": "string"}},
-        ),
-        "local_shell_call",
-        _local_action,
-        lambda item: _given(item.get("action")),
-    ),
-    "shell": ClientTool(
-        "Run shell commands on the user's machine, one after the other. Their output is returned.",
-        _schema(
-            ("commands",),
-            commands=_texts("Commands, each a line for the shell."),
-            timeout_ms=_INTEGER,
-            max_output_length=_INTEGER,
-        ),
-        "shell_call",
-        _shell_action,
-        lambda item: _given(item.get("action")),
-    ),
-    "apply_patch": ClientTool(
-        "Create, change or delete one file on the user's machine by a diff.",
-        _schema(
-            ("type", "path"),
-            type={"enum": ["create_file", "update_file", "delete_file"]},
-            path=_text("The file, relative to the workspace."),
-            diff=_text("A V4A diff of the file's lines; not for delete_file."),
-        ),
-        "apply_patch_call",
-        lambda arguments: {"operation": arguments},
-        _operation,
-    ),
-}
-_BY_ITEM = {kind.item: name for name, kind in KINDS.items()}
-_PATH = _text("Absolute path of the file or directory.")
-_FILE_COMMANDS: Json = {
-    "path": _PATH,
-    "file_text": _text("For create: the content of the file."),
-    "old_str": _text("For str_replace: the text to replace; it must occur once."),
-    "new_str": _text("For str_replace: its replacement."),
-    "insert_line": {"type": "integer", "description": "For insert: the line after which to insert."},
-    "insert_text": _text("For insert: the text."),
-    "view_range": {"type": "array", "items": _INTEGER, "description": "For view: first and last line."},
-}
-
-
-def _commands(*names: str, **more: Json) -> Json:
-    return _schema(("command",), command={"enum": list(names)}, **_FILE_COMMANDS, **more)
-
-
-ANTHROPIC: Mapping[str, tuple[str, Json]] = {
-    "bash_": (
-        "Run a command in a bash session on the user's machine that stays open between calls.",
-        _schema((), command=_text("The command to run."), restart={"type": "boolean"}),
-    ),
-    "text_editor_": (
-        "View, create and edit text files on the user's machine.",
-        _commands("view", "create", "str_replace", "insert"),
-    ),
-    "memory_": (
-        "Read and write files below /memories that last between conversations.",
-        _commands(
-            "view", "create", "str_replace", "insert", "delete", "rename",
-            old_path=_text("For rename: the present path."), new_path=_text("For rename: the new path."),
-        ),
-    ),
-}  # fmt: skip
-"""Tools of Messages by the prefix of their type, with description and input schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +202,8 @@ def _translate_choice(request: ChatRequest) -> None:
 def _translate_history(request: ChatRequest) -> None:
     """Turn calls in earlier turns and their results into those of functions."""
     items = request.items("input")
-    changed = {index: new for index, item in enumerate(items) if (new := _past(item)) is not None}
+    decoded = map(msgspec.json.decode, items)
+    changed = {index: new for index, item in enumerate(decoded) if (new := _past(item)) is not None}
     if changed:
         request.replace("input", msgspec.json.encode([changed.get(index, item) for index, item in enumerate(items)]))
 
@@ -369,14 +215,13 @@ def _as_text(part: Any) -> Any:
     return part
 
 
-def _past(raw: msgspec.Raw) -> Json | None:
+def _past(item: Any) -> Json | None:
     """Convert an item of an earlier turn to vLLM's form; None if it already has it."""
-    item = msgspec.json.decode(raw)
     if isinstance(item, dict) and item.get("role") == "assistant" and isinstance(item.get("content"), list):
         parts = [_as_text(part) for part in item["content"]]
         if parts != item["content"]:
             item = item | {"content": parts}
-            return _past(msgspec.Raw(msgspec.json.encode(item))) or item
+            return _past(item) or item
     kind = item.get("type") if isinstance(item, dict) else None
     if not isinstance(kind, str):
         return None
@@ -384,18 +229,18 @@ def _past(raw: msgspec.Raw) -> Json | None:
         without: Json = {name: value for name, value in item.items() if value is not None or name not in NULLABLE}
         if kind == "reasoning":  # vLLM's class requires an id
             without.setdefault("id", "rs_0")
-        return _past(msgspec.Raw(msgspec.json.encode(without))) or without
+        return _past(without) or without
     if kind == "function_call" and item.get("namespace"):
         name = f"{item['namespace']}{SEPARATOR}{item.get('name')}"
         return {key: value for key, value in item.items() if key != "namespace"} | {"name": name}
-    if (tool := _BY_ITEM.get(kind)) is not None:
+    if (tool := BY_ITEM.get(kind)) is not None:
         name = str(item.get("name") or tool)
         if item.get("namespace"):
             name = f"{item['namespace']}{SEPARATOR}{name}"
         arguments = msgspec.json.encode(KINDS[tool].write(item)).decode()
         call_id = item.get("call_id") or item.get("id")
         return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
-    if kind.removesuffix("_output") in _BY_ITEM and kind.endswith("_output"):
+    if kind.removesuffix("_output") in BY_ITEM and kind.endswith("_output"):
         output = item.get("output")
         if not isinstance(output, str):
             output = str(item.get("status", "")) if output is None else msgspec.json.encode(output).decode()

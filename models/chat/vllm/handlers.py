@@ -4,8 +4,9 @@ Messages: a last message of the assistant is the beginning of the answer, but vL
 the tokens of `thinking` without passing it to the template. It parses an error in the stream as a piece of the answer,
 and would report the failure to parse it instead of the error.
 
-Parsers: see `whole_answers`. A template disables reasoning by ending it in the prompt. In a stream vLLM checks the
-prompt; in a complete answer it takes everything as reasoning, unless the request itself has switched that off.
+Parsers: see `models.chat.vllm.answers.parser`. A template disables reasoning by ending it in the prompt. In a stream
+vLLM checks the prompt; in a complete answer it takes everything as reasoning, unless the request itself has switched
+that off.
 """
 
 import json
@@ -22,7 +23,7 @@ from cachetools import LRUCache
 from models.chat.grammars.admission import refusal
 from models.chat.requests import sandbox
 from models.chat.requests.rendering import TemplateThreads
-from models.chat.vllm.whole_answers import whole_answers
+from models.chat.vllm.answers.parser import whole_answers
 from models.messages import THINK
 from registry.errors import BadRequest
 

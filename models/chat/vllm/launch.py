@@ -13,7 +13,8 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
-from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, token_bytes, tuned, variables
+from models.chat.vllm import accounting, core, handlers, plugin, request_classes, source, tuned, variables
+from models.chat.vllm.answers import token_bytes
 from models.chat.vllm.cpu import shared_memory
 from registry.base.json import read_object
 from registry.bounds import Bounds

@@ -41,7 +41,7 @@ OTHER_TESTS = {
     "This request is for": "tests/unit/models/chat/test_counts.py",
     "is not a role of a message": "tests/unit/models/chat/test_counts.py",
     "has no effect here: leave it out": "tests/unit/http/test_cohere.py",
-    "give each a name of its own": "tests/unit/models/chat/test_client_tools.py",
+    "give each a name of its own": "tests/unit/models/chat/requests/test_client_tools.py",
     "The schema holds more than": "tests/unit/http/text_generation/test_requests.py",
     "'input' is empty": "an engine's second look, behind that of `runtime.http.embeddings`",
     "'documents' is empty": "an engine's second look, behind that of `runtime.http.rerank`",

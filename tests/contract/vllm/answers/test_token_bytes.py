@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm import token_bytes
-from models.chat.vllm.token_bytes import TokenBytes
+from models.chat.vllm.answers import token_bytes
+from models.chat.vllm.answers.token_bytes import TokenBytes
 from tests.contract.vllm.answers.test_whole import tokenizer
 
 pytestmark = pytest.mark.real

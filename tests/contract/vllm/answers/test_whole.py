@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.chat.vllm import handlers
-from models.chat.vllm.call_syntax import SYNTAXES
+from models.chat.vllm.answers.call_syntax import SYNTAXES
 from registry import vllm_source
 from tests.contract.vllm.answers.calls import FAN, LIGHT, SAMPLES
 

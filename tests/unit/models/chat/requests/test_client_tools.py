@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from models.chat.requests import client_tools
-from models.chat.requests.client_tools import KINDS, ClientTools
+from models.chat.requests.client_tools import ClientTools
 from models.chat.requests.request import ChatRequest
+from models.chat.requests.tool_kinds import KINDS
 from registry.errors import BadRequest
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
