@@ -22,23 +22,10 @@ MAX_TOKENS = 256
 
 _SCRIPTS_LEFT_OUT = frozenset(
     [
-        "CJK",
-        "KATAKANA",
-        "HIRAGANA",
-        "HANGUL",
-        "BENGALI",
-        "DEVANAGARI",
-        "TAMIL",
-        "THAI",
-        "TIBETAN",
-        "SINHALA",
-        "KANNADA",
-        "ARABIC",
-        "HEBREW",
-        "ARMENIAN",
-        "GEORGIAN",
+        "CJK", "KATAKANA", "HIRAGANA", "HANGUL", "BENGALI", "DEVANAGARI", "TAMIL", "THAI", "TIBETAN", "SINHALA",
+        "KANNADA", "ARABIC", "HEBREW", "ARMENIAN", "GEORGIAN",
     ]
-)
+)  # fmt: skip
 
 
 def _keep_character(token: str) -> bool:

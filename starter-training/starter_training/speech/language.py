@@ -12,77 +12,28 @@ from collections.abc import Callable, Sequence
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 TEENS = [
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+    "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 MONTHS = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
-]
+]  # fmt: skip
 COLOURS = ["red", "green", "blue", "yellow", "orange", "purple", "white", "black", "brown", "pink"]
 ROOMS = [
-    "kitchen",
-    "bedroom",
-    "bathroom",
-    "garage",
-    "garden",
-    "hallway",
-    "office",
-    "basement",
-    "balcony",
-    "attic",
-]
+    "kitchen", "bedroom", "bathroom", "garage", "garden", "hallway", "office", "basement", "balcony", "attic",
+]  # fmt: skip
 DEVICES = [
-    "light",
-    "lamp",
-    "fan",
-    "heater",
-    "radio",
-    "television",
-    "camera",
-    "speaker",
-    "oven",
-    "kettle",
-    "printer",
+    "light", "lamp", "fan", "heater", "radio", "television", "camera", "speaker", "oven", "kettle", "printer",
     "computer",
-]
+]  # fmt: skip
 OPENINGS = ["door", "window", "curtain", "gate", "drawer"]
 ADJECTIVES = ["big", "small", "loud", "quiet", "warm", "cold", "new", "old", "bright", "dark"]
 FOODS = [
-    "apple",
-    "bread",
-    "butter",
-    "cheese",
-    "coffee",
-    "milk",
-    "sugar",
-    "banana",
-    "potato",
-    "tomato",
-    "water",
-    "chicken",
-]
+    "apple", "bread", "butter", "cheese", "coffee", "milk", "sugar", "banana", "potato", "tomato", "water", "chicken",
+]  # fmt: skip
 NAMES = ["alice", "robert", "martin", "sarah", "peter", "julia"]
 TIMES = ["morning", "afternoon", "evening", "night", "today", "tomorrow"]
 DURATIONS = ["minutes", "hours", "seconds"]
@@ -90,61 +41,11 @@ UNITS = ["degrees", "percent", *DURATIONS]
 VERBS = ["clean", "check", "repair", "move", "find", "bring", "wash", "paint"]
 THINGS = ["song", "list", "alarm", "timer", "meeting", "message"]
 OTHER = [
-    "turn",
-    "switch",
-    "set",
-    "open",
-    "close",
-    "lock",
-    "start",
-    "stop",
-    "play",
-    "pause",
-    "remind",
-    "call",
-    "send",
-    "show",
-    "please",
-    "me",
-    "the",
-    "a",
-    "to",
-    "in",
-    "on",
-    "off",
-    "and",
-    "for",
-    "at",
-    "is",
-    "has",
-    "what",
-    "music",
-    "add",
-    "remove",
-    "volume",
-    "temperature",
-    "weather",
-    "up",
-    "down",
-    "next",
-    "last",
-    "left",
-    "right",
-    "all",
-    "every",
-    "not",
-    "yes",
-    "no",
-    "hello",
-    "thank",
-    "you",
-    "hundred",
-    "week",
-    "days",
-    "year",
-    "months",
-    "of",
-]
+    "turn", "switch", "set", "open", "close", "lock", "start", "stop", "play", "pause", "remind", "call", "send",
+    "show", "please", "me", "the", "a", "to", "in", "on", "off", "and", "for", "at", "is", "has", "what", "music",
+    "add", "remove", "volume", "temperature", "weather", "up", "down", "next", "last", "left", "right", "all", "every",
+    "not", "yes", "no", "hello", "thank", "you", "hundred", "week", "days", "year", "months", "of",
+]  # fmt: skip
 
 WORDS: tuple[str, ...] = tuple(
     sorted(
