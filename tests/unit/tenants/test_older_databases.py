@@ -3,8 +3,8 @@
 The rows that a version wrote are listed below by its migration, so that a changed old migration fails.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from tenants.limits.records import Kind, Mode
 from tenants.limits.table import LimitTable
 from tenants.storage.opening import MIGRATIONS, open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
+from tests.postgres import create_database
 from tests.unit.tenants.conftest import PEPPER
 
 Row = dict[str, Any]
@@ -130,11 +131,18 @@ def missing(connection: sa.Connection, written: Mapping[str, list[Row]]) -> list
     return found
 
 
-@pytest.fixture(params=WRITTEN)
-def left(request: pytest.FixtureRequest, url: str | None, tmp_path: Path) -> str:
-    """Create a version's database, and return its last migration."""
-    version: str = request.param
-    old = Database(url_of(url or f"sqlite:///{tmp_path / FILE}"))
+@pytest.fixture(scope="module", params=itertools.product(WRITTEN, ("sqlite", "postgresql")), ids="-".join)
+def upgraded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Database]]:
+    """Yield a version's last migration, and its database after this version opened it.
+
+    All tests below share it: the first reads every row, and what later ones change is read by none that follows.
+    """
+    version, kind = request.param
+    folder = tmp_path_factory.mktemp("older")
+    url = create_database(request.getfixturevalue("postgres_url")) if kind == "postgresql" else None
+    old = Database(url_of(url or f"sqlite:///{folder / FILE}"))
     upgrade(old, MIGRATIONS, VERSION_TABLE, version)
     with old.write() as connection:
         connection.execute(
@@ -145,13 +153,8 @@ def left(request: pytest.FixtureRequest, url: str | None, tmp_path: Path) -> str
                 columns = [sa.column(column, METADATA.tables[name].c[column].type) for column in row]
                 connection.execute(sa.insert(sa.table(name, *columns)).values(row))
     old.close()
-    return version
-
-
-@pytest.fixture
-def opened(left: str, url: str | None, tmp_path: Path) -> Iterator[Database]:
-    database = open_tables(tmp_path, url)
-    yield database
+    database = open_tables(folder, url)
+    yield version, database
     database.close()
 
 
@@ -160,13 +163,15 @@ def test_every_migration_is_listed() -> None:
     assert list(WRITTEN) == names, "add the rows that a version with the new migration writes"
 
 
-def test_nothing_of_an_older_database_is_lost(left: str, opened: Database) -> None:
+def test_nothing_of_an_older_database_is_lost(upgraded: tuple[str, Database]) -> None:
+    left, opened = upgraded
     assert revision(opened, VERSION_TABLE) == newest(MIGRATIONS)
     with opened.read() as connection:
         assert missing(connection, rows(left)) == []
 
 
-def test_keys_of_an_older_database_work(left: str, opened: Database) -> None:
+def test_keys_of_an_older_database_work(upgraded: tuple[str, Database]) -> None:
+    left, opened = upgraded
     table = KeyTable(opened, PEPPER)
     assert [(team.id, team.weight, team.timezone) for team in table.list_teams()] == [
         ("search", 1.0 if left < "0003" else 2.0, "UTC" if left < "0004" else "Europe/Berlin"),
@@ -190,14 +195,16 @@ def test_keys_of_an_older_database_work(left: str, opened: Database) -> None:
         assert table.list_keys("search")[0].revoked is not None
 
 
-def test_limits_of_an_older_database_apply(left: str, opened: Database) -> None:
+def test_limits_of_an_older_database_apply(upgraded: tuple[str, Database]) -> None:
+    left, opened = upgraded
     limits = [(one.subject, one.kind, one.amount, one.mode, one.model) for one in LimitTable(opened).all()]
     assert limits == ([] if left < "0004" else [
         ("search", Kind.MONTH, 250, Mode.WARN, ""), ("uPFNkAJG", Kind.TOKENS, 60, Mode.ENFORCE, "m"),
     ])  # fmt: skip
 
 
-def test_the_ledger_of_an_older_database_continues(left: str, opened: Database) -> None:
+def test_the_ledger_of_an_older_database_continues(upgraded: tuple[str, Database]) -> None:
+    left, opened = upgraded
     ledger = LedgerTable(opened, "s")
     assert ledger.differences() == []
     (found,) = used(opened, UsageFilter(0, 86_400))
