@@ -130,17 +130,10 @@ def test_libraries_parse_a_file_once_for_its_conversion(tmp_path: Path, monkeypa
     )
 
 
-def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    write_gguf(folder / "tiny.gguf", fixtures.write_base(tmp_path / "base"))
-    check(folder / "tiny.gguf")
-    printed = capfd.readouterr().out
-    assert printed.startswith(f"{folder} can be served: chat by vllm.")
-    assert "- The GGUF is converted to bfloat16 once: " in printed
-    (folder / "tiny.gguf").write_bytes(b"GGUF and nothing else")
+def test_a_broken_gguf_is_refused_without_a_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF and nothing else")
     with pytest.raises(RefusedError, match="cannot be read here"):
-        check(folder)
+        check(tmp_path)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -176,6 +169,17 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         run=run, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
     )
     monkeypatch.setattr("launch.conversion.gguf.subprocess", runs)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_gguf_is_checked_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    write_gguf(folder / "tiny.gguf", fixtures.write_base(tmp_path / "base"))
+    check(folder / "tiny.gguf")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{folder} can be served: chat by vllm.")
+    assert "- The GGUF is converted to bfloat16 once: " in printed
 
 
 @pytest.mark.usefixtures("in_process")
