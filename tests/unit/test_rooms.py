@@ -3,7 +3,7 @@
 import ast
 import re
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -58,11 +58,15 @@ LISTED = re.compile(r"^ *(\w+(?:\.py|/))  *\S", re.MULTILINE)
 
 def wrong_lists(texts: dict[Path, str], files: list[Path]) -> dict[str, set[str]]:
     """By folder: the names in the list of its docstring that are gone, and those of its files that are not there."""
+    inside = defaultdict[Path, set[str]](set)
+    for path in files:
+        inside[path.parent].add(path.name)
+        for folder in path.parent.parents:
+            inside[folder].add(f"{path.relative_to(folder).parts[0]}/")
     found = {}
     for file, text in texts.items():
         listed = set(LISTED.findall(text))
-        inside = [path.relative_to(file.parent).parts for path in files if file.parent in path.parents]
-        names = {parts[0] if len(parts) == 1 else f"{parts[0]}/" for parts in inside} - {"__init__.py", "__main__.py"}
+        names = inside[file.parent] - {"__init__.py", "__main__.py"}
         wrong = (listed - names - {"__main__.py"}) | {name for name in names if name not in text}
         if len(listed) > 1 and wrong:
             found[str(file.parent)] = wrong

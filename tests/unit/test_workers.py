@@ -55,8 +55,9 @@ def test_files_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
         (tmp_path / name).write_text(USES_IT)
     (tmp_path / "test_4.py").write_text(OWN)
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-v", "-p",
-               "no:cacheprovider", "--rootdir", str(tmp_path), "."]  # fmt: skip
+               "xdist", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "."]  # fmt: skip
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    clean["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # other plugins take most of the time
     done = subprocess.run(command, cwd=tmp_path, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     lines = [line.strip() for line in done.stdout.splitlines() if "PASSED" in line]
     workers = {line.rpartition(" ")[2]: line.partition("]")[0].strip("[") for line in lines}

@@ -14,7 +14,7 @@ from tests.fakes.virtual import VirtualLoop, VirtualWorld
 
 pytestmark = pytest.mark.long
 
-REQUESTS = int(os.environ.get("SIMULATED_REQUESTS", "2500"))
+REQUESTS = int(os.environ.get("SIMULATED_REQUESTS", "1200"))
 PATIENCE, LONGEST_ANSWER, END = 1.0, 3.0, 0.05
 LOADS = {"a": 6.0, "b": 1.0, "c": 2.0, "d": 0.5, "e": 4.0}
 FIT = 2
