@@ -5,7 +5,7 @@ A value that is only passed to a template is typed as `object`: the template kno
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,8 +14,10 @@ from console.live import LiveView
 from console.state import Console
 from registry.recipes.definition import Task
 from tenants.caller import SCOPES, Caller, Person, Scope
-from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
+from tenants.watch import Tables
+
+T = TypeVar("T")
 
 
 class Model(Protocol):
@@ -123,8 +125,12 @@ class Host(Protocol):
     @property
     def usage(self) -> UsageReport: ...
     @property
-    def key_settings(self) -> KeySettings:
-        """The database of teams and keys."""
+    def has_tables(self) -> bool:
+        """Whether the database of teams and keys exists."""
+        ...
+
+    async def tables(self, work: Callable[[Tables], T]) -> T:
+        """Run `work` on the tables of teams, creating them if needed. Raises its errors, Unavailable, QueueFull."""
         ...
 
     @property

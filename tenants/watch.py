@@ -212,6 +212,7 @@ def older_state() -> Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
+    database: "Database"
     keys: "KeyTable"
     accounts: "AccountTable"
     limits: "LimitTable"
@@ -232,6 +233,6 @@ class Administration:
         from tenants.keys.accounts import AccountTable
         from tenants.limits.table import LimitTable
 
-        done = await self._threads.run(work, Tables(keys, AccountTable(database), LimitTable(database)))
+        done = await self._threads.run(work, Tables(database, keys, AccountTable(database), LimitTable(database)))
         await self._watch.look()
         return done

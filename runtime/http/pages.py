@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import fastapi_offline
 from fastapi import FastAPI, Request
@@ -28,8 +29,10 @@ from runtime.http.errors import error_response
 from runtime.http.guard.keys import current_caller
 from runtime.http.middleware import context_of, gateway_of
 from tenants.caller import ANONYMOUS, Caller, Person
-from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
+from tenants.watch import Tables
+
+T = TypeVar("T")
 
 PATH = "/console"
 ASSETS = "/docs/assets"
@@ -83,8 +86,11 @@ class ConsoleHost:
         return self._gateway.services.usage
 
     @property
-    def key_settings(self) -> KeySettings:
-        return self._gateway.services.settings.keys
+    def has_tables(self) -> bool:
+        return self._gateway.services.settings.keys.has_tables()
+
+    async def tables(self, work: Callable[[Tables], T]) -> T:
+        return await self._gateway.services.administration.do(work)
 
     def identify(self, presented_keys: Sequence[str]) -> Caller:
         return self._gateway.services.callers.identify(presented_keys)

@@ -3,25 +3,20 @@
 A key is shown once, when it is created. A limit can be simulated on the ledger before it is set.
 """
 
-import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from console.host import Context, Page, Visit
 from registry.errors import BadRequest
 from tenants.caller import EVERY, SCOPES, Scope
 
 if TYPE_CHECKING:  # a server without keys loads no database
-    from registry.storage.database import Database
     from tenants.keys.records import Key
-    from tenants.keys.table import KeyTable
     from tenants.limits.records import Limit
     from tenants.limits.simulate import Outcome
-    from tenants.limits.table import LimitTable
+    from tenants.watch import Tables
 
-T = TypeVar("T")
 MOST_GONE = 200
 """Most revoked and expired keys in the table, the newest ones. None is ever deleted."""
 
@@ -39,11 +34,12 @@ async def context(visit: Visit) -> Context:
         "all_scopes": sorted(SCOPES),
     }
     values |= {"kinds": list(Kind), "modes": list(Mode), "whole": 1.0, "shares": visit.host.console.history.shares()}
-    if not visit.host.key_settings.has_tables():
+    if not visit.host.has_tables:
         return values
-    teams, (keys, more) = await _tables(visit, lambda tables: (tables.list_teams(), _newest(tables.list_keys(), now)))
+    teams, (keys, more), limits = await visit.host.tables(
+        lambda tables: (tables.keys.list_teams(), _newest(tables.keys.list_keys(), now), tables.limits.all())
+    )
     whole = sum(team.weight for team in teams if not team.archived) or 1.0
-    limits = await _database(visit, lambda database: _limits(database).all())
     return values | {"teams": teams, "keys": keys, "more": more, "limits": limits, "whole": whole}
 
 
@@ -60,7 +56,7 @@ def _newest(keys: "Iterable[Key]", now: float) -> "tuple[list[Key], int]":
 async def team(visit: Visit, body: Mapping[str, object]) -> Context:
     """Create a team."""
     id_, name = _text(body, "id"), _text(body, "name", "")
-    created = await _tables(visit, lambda tables: tables.create_team(id_, name))
+    created = await visit.host.tables(lambda tables: tables.keys.create_team(id_, name))
     return {"id": created.id}
 
 
@@ -77,25 +73,25 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
         _text(body, "team"), _text(body, "name", ""), frozenset(map(Scope, words)), models,
         seconds=None if days is None else days * 86_400.0,
     )  # fmt: skip
-    created, text = await _tables(visit, lambda tables: tables.create(request))
+    created, text = await visit.host.tables(lambda tables: tables.keys.create(request))
     return {"id": created.id, "team": created.team, "value": text}
 
 
 async def revoke(visit: Visit, body: Mapping[str, object]) -> Context:
     id_ = _text(body, "id")
 
-    def work(tables: "KeyTable") -> "Key":
-        tables.check_admin_remains(lambda key: key.id == id_)
-        return tables.revoke(id_)
+    def work(tables: "Tables") -> "Key":
+        tables.keys.check_admin_remains(lambda key: key.id == id_)
+        return tables.keys.revoke(id_)
 
-    revoked = await _tables(visit, work)
+    revoked = await visit.host.tables(work)
     return {"id": revoked.id, "revoked": revoked.revoked}
 
 
 async def rotate(visit: Visit, body: Mapping[str, object]) -> Context:
     """Create a successor. The old key stays valid for a day."""
     id_ = _text(body, "id")
-    created, text = await _tables(visit, lambda tables: tables.rotate(id_, 86_400.0))
+    created, text = await visit.host.tables(lambda tables: tables.keys.rotate(id_, 86_400.0))
     return {"id": created.id, "team": created.team, "value": text}
 
 
@@ -104,7 +100,7 @@ async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
     id_, value = _text(body, "id"), body.get("weight")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest("Send `weight` as a number.", param="weight")
-    changed = await _tables(visit, lambda tables: tables.edit_team(id_, weight=value))
+    changed = await visit.host.tables(lambda tables: tables.keys.edit_team(id_, weight=value))
     return {"id": changed.id, "weight": changed.weight}
 
 
@@ -113,27 +109,27 @@ async def texts(visit: Visit, body: Mapping[str, object]) -> Context:
     id_, value = _text(body, "id"), body.get("store")
     if not isinstance(value, bool):
         raise BadRequest("Send `store` as true or false.", param="store")
-    changed = await _tables(visit, lambda tables: tables.edit_team(id_, store_texts=value))
+    changed = await visit.host.tables(lambda tables: tables.keys.edit_team(id_, store_texts=value))
     return {"id": changed.id, "store": changed.store_texts}
 
 
 async def limit(visit: Visit, body: Mapping[str, object]) -> Context:
     """Set a limit, replacing the one of the same kind."""
     requested = _limit(body)
-    created = await _database(visit, lambda database: _limits(database).set(requested))
+    created = await visit.host.tables(lambda tables: tables.limits.set(requested))
     return {"id": created.id, "words": created.words}
 
 
 async def unlimit(visit: Visit, body: Mapping[str, object]) -> Context:
     id_ = _text(body, "id")
-    removed = await _database(visit, lambda database: _limits(database).remove(id_))
+    removed = await visit.host.tables(lambda tables: tables.limits.remove(id_))
     return {"id": removed.id}
 
 
 async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
     """Return how many of the last days' requests a limit would have refused. Sets nothing."""
     requested, days = _limit(body), _whole(body, "days", 90, 7)
-    outcome = await _database(visit, lambda database: _simulated(database, requested, days))
+    outcome = await visit.host.tables(lambda tables: _simulated(tables, requested, days))
     words = {"words": requested.words, "amount": requested.display_amount, "days": days}
     return {
         **words,
@@ -144,17 +140,11 @@ async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
     }
 
 
-def _limits(database: "Database") -> "LimitTable":
-    from tenants.limits.table import LimitTable
-
-    return LimitTable(database)
-
-
-def _simulated(database: "Database", requested: "Limit", days: int) -> "Outcome":
+def _simulated(tables: "Tables", requested: "Limit", days: int) -> "Outcome":
     from tenants.limits.simulate import simulate
 
     now = time.time()
-    return simulate(database, requested, _limits(database).zone(requested), now - days * 86_400, now)
+    return simulate(tables.database, requested, tables.limits.zone(requested), now - days * 86_400, now)
 
 
 def _limit(body: Mapping[str, object]) -> "Limit":
@@ -186,28 +176,6 @@ def _whole(body: Mapping[str, object], name: str, most: int, otherwise: int | No
     if isinstance(value, bool) or not (isinstance(value, int) and 1 <= value <= most):
         raise BadRequest(f"Send `{name}` as a whole number from 1 to {most}.", param=name)
     return value
-
-
-async def _tables(visit: Visit, use: "Callable[[KeyTable], T]") -> T:
-    from tenants.keys import secret
-    from tenants.keys.table import KeyTable
-
-    key_settings = visit.host.key_settings
-    return await _database(
-        visit, lambda database: use(KeyTable(database, secret.load_pepper(key_settings.data_dir, key_settings.pepper)))
-    )
-
-
-async def _database(visit: Visit, use: "Callable[[Database], T]") -> T:
-    key_settings = visit.host.key_settings
-
-    def used() -> T:
-        from tenants.storage.opening import open_tables
-
-        with closing(open_tables(key_settings.data_dir, key_settings.database)) as database:
-            return use(database)
-
-    return await asyncio.to_thread(used)
 
 
 ACTIONS = {
