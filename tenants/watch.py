@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from registry.base.threads import Threads
 from registry.errors import Unavailable
-from tenants.caller import Caller, Person
 from tenants.key_settings import FILE, KeySettings
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
@@ -27,9 +26,7 @@ POLL_SECONDS = 0.5
 
 
 class KeyWatch:
-    """`tenants.keys.keyring.Callers`.
-
-    `opened` is called once, when the database is first opened; `changed` after any change of a team, key or limit.
+    """`opened` is called once, when the database is first opened; `changed` after any change of a team, key or limit.
 
     | keys                            | requests without a key                     | cost each half second |
     |---------------------------------|--------------------------------------------|-----------------------|
@@ -55,7 +52,7 @@ class KeyWatch:
         self._database: Database | None = None
         self._table: KeyTable | None = None
         self._revision = -1
-        self._ring = self._keyring({}, bytes(32), (), {})
+        self._ring = self._ring_of({}, bytes(32), (), {})
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         """Serialises refreshes: the database is opened once, and an older ring never replaces a newer one."""
@@ -69,19 +66,8 @@ class KeyWatch:
         """See `Keyring.is_unclaimed`."""
         return self._ring.is_unclaimed
 
-    def identify(self, keys: Sequence[str]) -> Caller:
-        return self._readable_ring().identify(keys)
-
-    def by_id(self, id_: str, team: str) -> Caller:
-        return self._readable_ring().by_id(id_, team)
-
-    def by_exact_id(self, id_: str) -> Caller:
-        return self._readable_ring().by_exact_id(id_)
-
-    def member(self, person: Person) -> Caller:
-        return self._readable_ring().member(person)
-
-    def _readable_ring(self) -> Keyring:
+    def keyring(self) -> Keyring:
+        """Return the keys as last read. Raises Unavailable if they were never read."""
         if self._failed and not self._was_read:
             raise Unavailable(
                 "This server cannot read its keys and refuses all requests until it can. See its log.",
@@ -191,10 +177,10 @@ class KeyWatch:
         if revision == self._revision:
             return
         self._revision, snapshot, archived, teams = self._table.snapshot()
-        self._ring = self._keyring(snapshot, self._table.pepper, archived, teams)
+        self._ring = self._ring_of(snapshot, self._table.pepper, archived, teams)
         log.info("keys", extra={"keys": len(snapshot), "open": self._ring.is_open})
 
-    def _keyring(
+    def _ring_of(
         self, keys: dict[str, KeyEntry], secret: bytes, archived: Sequence[str], teams: dict[str, TeamEntry]
     ) -> Keyring:
         settings = self._settings

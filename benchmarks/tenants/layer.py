@@ -170,7 +170,7 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
         for number in numbers:
             if number in marks:
                 marks[number] = _now()
-            caller = watch.identify([keys[number % len(keys)]])
+            caller = watch.keyring().identify([keys[number % len(keys)]])
             admission = limiter.admit(caller, "chat", Amounts(200, 0, 100))
             claim = QueueRequest(caller.team, caller.key or "", caller.weight, caller.service_class, 100.0)
             began = replace(entry(number), team=caller.team, key=caller.key or "")

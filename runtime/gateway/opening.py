@@ -258,7 +258,7 @@ class _Rooms:
             ),
             reloader=self.reloader,
             overview=overview,
-            callers=self.keys,
+            keyring=self.keys.keyring,
             administration=Administration(self.keys),
             usage=usage,
             responses=self.responses,

@@ -1,5 +1,6 @@
 """The use cases of a running server, for HTTP, the command line and the console."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.overview import LiveSampler, Overview
-from tenants.keys.keyring import Callers
+from tenants.keys.keyring import Keyring
 from tenants.ledger.view import UsageReport
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration
@@ -46,8 +47,8 @@ class Services:
     editor: Editor
     reloader: RecipeReloader
     overview: Overview
-    callers: Callers
-    """Resolves keys to callers."""
+    keyring: Callable[[], Keyring]
+    """Returns the keys of callers. Raises Unavailable if they cannot be read."""
     administration: Administration
     usage: UsageReport
     responses: ResponseStore

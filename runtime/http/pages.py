@@ -93,10 +93,10 @@ class ConsoleHost:
         return await self._gateway.services.administration.do(work)
 
     def identify(self, presented_keys: Sequence[str]) -> Caller:
-        return self._gateway.services.callers.identify(presented_keys)
+        return self._gateway.services.keyring().identify(presented_keys)
 
     def member(self, person: Person) -> Caller:
-        return self._gateway.services.callers.member(person)
+        return self._gateway.services.keyring().member(person)
 
     def now(self) -> LiveView:
         return self._gateway.services.live(self._gateway.phase)
@@ -145,7 +145,7 @@ def _console_host(scope: Asgi) -> ConsoleHost:
 def _passed_caller(gateway: Gateway, caller: Caller) -> Caller:
     """Look up a caller that another server let in."""
     try:
-        return gateway.services.callers.by_id(caller.key, caller.team) if caller.key else caller
+        return gateway.services.keyring().by_id(caller.key, caller.team) if caller.key else caller
     except RoundhouseError:
         return ANONYMOUS
 

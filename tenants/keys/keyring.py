@@ -15,7 +15,6 @@ import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from registry.errors import Unauthorized
 from tenants.caller import EVERYBODY, PERSON_MARK, VISITOR, Caller, Person, Scope, ServiceClass
@@ -25,28 +24,6 @@ from tenants.keys.records import Key
 LONGEST = 512
 """Most characters of a key that are inspected. Providers' keys have up to 200."""
 HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
-
-
-class Callers(Protocol):
-    def identify(self, keys: Sequence[str]) -> Caller:
-        """Return the caller with these keys. Raises Unauthorized, Unavailable."""
-        ...
-
-    def by_id(self, id_: str, team: str) -> Caller:
-        """Return the caller of a key's id, for work that outlives its request. Raises Unauthorized, Unavailable.
-
-        A rotated key stands for its successors; '' stands for requests without a key. A person's id stands for a member
-        of `team` with the scope `infer`, because the groups of a person who signed out are unknown.
-        """
-        ...
-
-    def by_exact_id(self, id_: str) -> Caller:
-        """Like `by_id`, without successors: for a browser that presented this key. Raises Unauthorized, Unavailable."""
-        ...
-
-    def member(self, person: Person) -> Caller:
-        """Return the caller for a member of a team. Raises Unauthorized, Unavailable."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +89,7 @@ class Keyring:
         return self.is_open and not self._is_claimed
 
     def identify(self, keys: Sequence[str]) -> Caller:
+        """Return the caller with these keys. Raises Unauthorized."""
         if self.is_open and not any(text.startswith(secret.PREFIX) for text in keys):
             return VISITOR if self._is_claimed else EVERYBODY
         if not self._is_claimed and self.is_open:
@@ -133,7 +111,11 @@ class Keyring:
         return self._checked(entry)
 
     def by_id(self, id_: str, team: str) -> Caller:
-        """See `Callers.by_id`."""
+        """Return the caller of a key's id, for work that outlives its request. Raises Unauthorized.
+
+        A rotated key stands for its successors; '' stands for requests without a key. A person's id stands for a member
+        of `team` with the scope `infer`, because the groups of a person who signed out are unknown.
+        """
         if not id_:
             return self.identify(())
         if id_.startswith(PERSON_MARK):
@@ -150,11 +132,11 @@ class Keyring:
             raise
 
     def by_exact_id(self, id_: str) -> Caller:
-        """See `Callers.by_exact_id`."""
+        """Like `by_id`, without successors: for a browser that presented this key. Raises Unauthorized."""
         return self._checked(self._keys.get(id_, self._unknown_key))
 
     def member(self, person: Person) -> Caller:
-        """See `Callers.member`."""
+        """Return the caller for a member of a team. Raises Unauthorized."""
         team = self._teams.get(person.team)
         if team is None:
             raise Unauthorized(

@@ -56,7 +56,7 @@ async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
     or write the ledger. `degraded` names what does not work.
     """
     with suppress(Unauthorized):
-        gateway.services.callers.identify([])  # raises Unavailable if keys cannot be read
+        gateway.services.keyring().identify([])  # raises Unavailable if keys cannot be read
     if gateway.phase == "ready":
         faults = gateway.services.adapters.faults if Scope.MODELS in context.caller.scopes else {}
         degraded = gateway.degraded

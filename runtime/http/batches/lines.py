@@ -65,7 +65,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         line_runner(gateway, ENDPOINTS),
         services.batches.read_line,
         services.line_rooms,
-        services.callers.by_id,
+        services.keyring().by_id,
         is_open=lambda: gateway.phase == "ready" and not services.reserve.is_short,  # answers need disk space
         observe=lambda made, ratio: services.batch_forecasts.labels(made).observe(ratio),
         taken_over=services.batches.look,
@@ -81,7 +81,7 @@ def resolve_names(gateway: Gateway) -> None:
 
     async def resolve(batch: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
         try:
-            return services.line_rooms.pin(names, services.callers.by_id(batch.key, batch.team))
+            return services.line_rooms.pin(names, services.keyring().by_id(batch.key, batch.team))
         except RoundhouseError:  # the worker cancels a batch whose key has no rights
             return {}
 

@@ -97,10 +97,10 @@ async def _caller(gateway: Gateway, hop: Hop) -> Caller:
     if not hop.key:
         return hop.caller
     try:
-        return gateway.services.callers.by_id(hop.key, hop.team)
+        return gateway.services.keyring().by_id(hop.key, hop.team)
     except Unauthorized:
         await gateway.services.administration.refresh()
-        return gateway.services.callers.by_id(hop.key, hop.team)
+        return gateway.services.keyring().by_id(hop.key, hop.team)
 
 
 def _with_hop(context: RequestContext, hop: Hop, caller: Caller, scope: Scope) -> RequestContext:

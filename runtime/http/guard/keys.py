@@ -122,13 +122,13 @@ def _caller(scope: Scope) -> Caller:
         sign_in = services.console.sign_in
         token = None if sign_in is None else _token(sign_in, keys)
         if sign_in is not None and token is not None:
-            return services.callers.member(sign_in.tokens.person(token))
-        return services.callers.identify(keys)
+            return services.keyring().member(sign_in.tokens.person(token))
+        return services.keyring().identify(keys)
     cookie = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"), None)
     credential = None if cookie is None else services.console.sessions.credential(cookie)
     if isinstance(credential, Person):
-        return services.callers.member(credential)
-    return services.callers.identify([]) if credential is None else services.callers.by_exact_id(credential)
+        return services.keyring().member(credential)
+    return services.keyring().identify([]) if credential is None else services.keyring().by_exact_id(credential)
 
 
 def presented_keys(headers: Headers) -> list[str]:

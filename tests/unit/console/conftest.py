@@ -18,7 +18,7 @@ from runtime.gateway.views.fleet import FleetView
 from runtime.http.guard.layers import layers
 from tenants.caller import SCOPES, Caller, Scope
 from tenants.keys import secret
-from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
+from tenants.keys.keyring import OPEN, KeyEntry, Keyring, TeamEntry
 from tenants.sign_in.flow import SignIn
 from tenants.sign_in.settings import OidcSettings
 from tests.fakes.sign_in import SECRET, RunningProvider, running_provider
@@ -71,8 +71,8 @@ def console(tmp_path: Path) -> Console:
         fleet: FleetView | None = None,
         **given: Any,
     ) -> AsyncIterator[ConsoleRig]:
-        ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=is_open) if keys else None
-        gateway = FakeGateway(tmp_path, callers=ring, **given)
+        ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=is_open) if keys else OPEN
+        gateway = FakeGateway(tmp_path, keyring=ring, **given)
         gateway.gateway.phase = "ready"
         if fleet is not None:
             own = NewMember(fleet.server, "data", fleet.role, "", "1.0")
@@ -114,7 +114,7 @@ def signing(console: Console, provider: RunningProvider, monkeypatch: pytest.Mon
     async def opened(changes: dict[str, Any] | None = None, **given: Any) -> AsyncIterator[ConsoleRig]:
         async with console(ADMIN, **given) as rig:
             services: Any = rig.gateway.gateway.services
-            services.callers._teams = TEAMS
+            services.keyring()._teams = TEAMS
             services.console.sign_in = SignIn(msgspec.convert(provider.document(**(changes or {})), OidcSettings))
             yield rig
 

@@ -69,7 +69,7 @@ async def test_a_person_has_the_rights_of_the_groups(signing: Any, provider: Run
 async def test_a_person_is_one_caller_of_the_team(signing: Any, provider: RunningProvider) -> None:
     async with signing() as displayed:
         await arrive(displayed, provider)
-        callers = displayed.gateway.gateway.services.callers
+        callers = displayed.gateway.gateway.services.keyring()
         [person] = displayed.gateway.gateway.services.console.sessions._credentials.values()
         assert isinstance(person, Person)
         caller = callers.member(person)
@@ -99,7 +99,7 @@ async def test_a_refused_person_reads_why(
 async def test_an_archived_team_refuses_people_and_ends_sessions(signing: Any, provider: RunningProvider) -> None:
     async with signing() as displayed:
         await arrive(displayed, provider)
-        callers: Any = displayed.gateway.gateway.services.callers
+        callers: Any = displayed.gateway.gateway.services.keyring()
         callers._archived = frozenset(("ops",))
         assert (await displayed.client.get("/v1/status")).status_code == 401
         assert (await arrive(displayed, provider)).status_code == 401

@@ -139,7 +139,7 @@ async def test_a_wrong_key_is_a_401_and_a_revoked_one_ends_its_session(console: 
         assert (await sign_in(displayed, ADMIN[0][:-6] + "000000")).status_code == 401
         await sign_in(displayed, ADMIN[0])
         assert (await displayed.client.get("/v1/status")).status_code == 200
-        displayed.gateway.gateway.services.callers._keys = {}  # type: ignore[attr-defined]
+        displayed.gateway.gateway.services.keyring()._keys = {}  # type: ignore[attr-defined]
         assert (await displayed.client.get("/v1/status")).status_code == 401
 
 
@@ -152,7 +152,7 @@ async def test_a_stream_ends_with_its_viewers_session_or_key(console: Console, e
         while b"event: now" not in await received.get():
             pass
         assert not over.done()
-        callers = cast(Any, displayed.gateway.gateway.services.callers)
+        callers = cast(Any, displayed.gateway.gateway.services.keyring())
         if end == "revoked":
             callers._keys = {}
         elif end == "signed out":

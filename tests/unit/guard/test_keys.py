@@ -214,7 +214,7 @@ def keyring(*, is_open: bool = False) -> Keyring:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Served]:
-    async with served(tmp_path, callers=keyring()) as found:
+    async with served(tmp_path, keyring=keyring()) as found:
         yield found
 
 
@@ -434,7 +434,7 @@ async def test_a_server_that_cannot_read_its_keys_refuses_requests(tmp_path: Pat
         def identify(self, presented_keys: Sequence[str]) -> Caller:
             raise Unavailable("They cannot be read.", code="keys_unreadable", retry_after=5)
 
-    async with served(tmp_path, callers=Unreadable()) as server:
+    async with served(tmp_path, keyring=Unreadable()) as server:
         for line in ("GET /v1/models", "POST /v1/adapters", "GET /v1/nothing", "GET /metrics"):
             refused = await ask(server, line, bearer(KEYS[Scope.INFER]))
             assert (refused.status, refused.error()["code"]) == (503, "keys_unreadable")
@@ -445,7 +445,7 @@ async def test_a_server_that_cannot_read_its_keys_refuses_requests(tmp_path: Pat
 
 
 async def test_an_open_server_with_keys_needs_one_only_beyond_inference(tmp_path: Path) -> None:
-    async with served(tmp_path, callers=keyring(is_open=True)) as server:
+    async with served(tmp_path, keyring=keyring(is_open=True)) as server:
         assert (await ask(server, "GET /v1/models")).status == 200
         body = {"model": "nobody", "input": "a"}
         for none in (b"", b"Authorization: Bearer none\r\n"):
@@ -464,7 +464,7 @@ async def test_an_open_server_with_keys_needs_one_only_beyond_inference(tmp_path
 
 async def test_allowed_pages_can_read_why_they_are_refused(tmp_path: Path) -> None:
     origin = b"Origin: https://chat.example\r\n"
-    async with served(tmp_path, callers=keyring(), cors_origins=("https://chat.example",)) as server:
+    async with served(tmp_path, keyring=keyring(), cors_origins=("https://chat.example",)) as server:
         requested = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n"
         before = await ask(server, "OPTIONS /v1/embeddings", origin + requested)
         assert before.status == 200, "a browser sends a preflight first, without the key"

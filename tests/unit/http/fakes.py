@@ -68,7 +68,7 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import FrameCall, SlotLink
 from tenants.caller import Caller
-from tenants.keys.keyring import OPEN, Callers
+from tenants.keys.keyring import OPEN
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
@@ -184,7 +184,7 @@ class FakeGateway:
         state: Any = None,
         service: Any = None,
         sinks: Sequence[Sink] = (),
-        callers: Callers | None = None,
+        keyring: Any = OPEN,
         ledger: Ledger | None = None,
         providers: Sequence[Provider] = (),
         limiter: Limiter | None = None,
@@ -281,7 +281,7 @@ class FakeGateway:
             editor=Editor(model_set, self.names, residency, self.state, adapters, files, device),
             reloader=RecipeReloader(model_set, (), self.routers.open, provider_store.serve),
             overview=overview,
-            callers=callers or OPEN,
+            keyring=lambda: keyring,
             administration=Administration(keys),
             usage=usage,
             line_rooms=self.line_rooms,

@@ -32,28 +32,28 @@ async def test_the_first_key_closes_an_open_server_and_a_revoked_one_does_not_op
     place = KeySettings(tmp_path, url, PEPPER.decode())
     watch = KeyWatch(place)
     await watch.start()
-    assert watch.identify([]) is EVERYBODY
+    assert watch.keyring().identify([]) is EVERYBODY
     tables = open_tables(tmp_path, url)
     table = KeyTable(tables, PEPPER)
     table.create_team("search")
     await watch.look()
-    assert watch.identify([]) is EVERYBODY, "a team without a key does not close the server"
+    assert watch.keyring().identify([]) is EVERYBODY, "a team without a key does not close the server"
     key, text = table.create(KeyRequest("search"))
     await watch.look()
-    assert watch.identify([text]).key == key.id
+    assert watch.keyring().identify([text]).key == key.id
     with pytest.raises(Unauthorized):
-        watch.identify([])
+        watch.keyring().identify([])
     table.archive("search", True)
     await watch.look()
     with pytest.raises(Unauthorized, match="archived"):
-        watch.identify([text])
+        watch.keyring().identify([text])
     table.archive("search", False)
     table.revoke(key.id)
     await watch.look()
     with pytest.raises(Unauthorized, match="revoked"):
-        watch.identify([text])
+        watch.keyring().identify([text])
     with pytest.raises(Unauthorized):
-        watch.identify([])
+        watch.keyring().identify([])
     await watch.close()
     tables.close()
 
@@ -62,9 +62,9 @@ async def test_a_server_open_to_other_hosts_requires_keys_unless_configured(tmp_
     closed, opened = (KeyWatch(KeySettings(tmp_path, loopback=False, open=stated)) for stated in (False, True))
     for watch in (closed, opened):
         await watch.start()
-    assert opened.identify(["none"]) is EVERYBODY
+    assert opened.keyring().identify(["none"]) is EVERYBODY
     with pytest.raises(Unauthorized):
-        closed.identify(["none"])
+        closed.keyring().identify(["none"])
     for watch in (closed, opened):
         await watch.close()
     assert list(tmp_path.iterdir()) == [], "a server without keys creates no files for them"
@@ -80,7 +80,7 @@ async def test_known_keys_stay_valid_without_the_database(tmp_path: Path) -> Non
     for file in tmp_path.glob("tenants.db*"):
         file.unlink()
     (tmp_path / "tenants.db").mkdir()
-    assert watch.identify([text]).key == key.id
+    assert watch.keyring().identify([text]).key == key.id
     await watch.close()
 
 
@@ -121,23 +121,23 @@ async def test_unreadable_keys_close_an_open_server(
     monkeypatch.setattr("tenants.watch.POLL_SECONDS", 0.01)
     watch = KeyWatch(KeySettings(tmp_path, open=is_open))
     await watch.start()
-    assert watch.identify([]) is EVERYBODY
+    assert watch.keyring().identify([]) is EVERYBODY
     spoil(tmp_path)
     await asyncio.to_thread(eventually, lambda: _is_shut(watch))
     with pytest.raises(Unavailable) as refused:
-        watch.identify([])
+        watch.keyring().identify([])
     assert refused.value.code == "keys_unreadable"
     with pytest.raises(Unavailable, match="See its log"):
-        watch.identify(["rh-some"])
+        watch.keyring().identify(["rh-some"])
     async with watch._looking:  # otherwise a check could create new tables, which would then be removed
         for file in tmp_path.iterdir():
             file.rmdir() if file.is_dir() else file.unlink()
     await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
-    assert watch.identify([]) is EVERYBODY, "after the unreadable files were removed there is no key"
+    assert watch.keyring().identify([]) is EVERYBODY, "after the unreadable files were removed there is no key"
     with closing(open_tables(tmp_path)) as tables:
         key, text = KeyTable(tables, secret.load_pepper(tmp_path)).create(KeyRequest("default"))
         await watch.look()
-    assert watch.identify([text]).key == key.id
+    assert watch.keyring().identify([text]).key == key.id
     await watch.close()
 
 
@@ -161,7 +161,7 @@ async def test_a_key_of_a_newer_version_closes_an_open_server(tmp_path: Path, mo
             connection.execute(sa.update(KEYS).values(scopes=["infer"]))
         await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
     with pytest.raises(Unauthorized):
-        watch.identify([])
+        watch.keyring().identify([])
     await watch.close()
 
 
@@ -196,7 +196,7 @@ async def test_requests_are_refused_until_the_ledger_is_ready(tmp_path: Path, mo
     await asyncio.to_thread(eventually, lambda: _is_shut(watch, text))
     is_broken = False
     await asyncio.to_thread(eventually, lambda: not _is_shut(watch, text))
-    assert watch.identify([text]).key == key.id
+    assert watch.keyring().identify([text]).key == key.id
     await watch.close()
 
 
@@ -205,7 +205,7 @@ async def test_an_empty_database_file_of_a_full_disk_closes_nothing(tmp_path: Pa
     await watch.start()
     (tmp_path / FILE).touch()
     await watch.look()
-    assert watch.identify([]) is EVERYBODY
+    assert watch.keyring().identify([]) is EVERYBODY
     await watch.close()
 
 
@@ -223,15 +223,15 @@ async def test_known_keys_stay_valid_while_checks_fail(
 
     monkeypatch.setattr(KeyTable, "revision", lost)
     await asyncio.to_thread(eventually, lambda: "known keys stay valid" in caplog.text)
-    assert watch.identify([text]).key == key.id
+    assert watch.keyring().identify([text]).key == key.id
     with pytest.raises(Unauthorized):
-        watch.identify([])
+        watch.keyring().identify([])
     await watch.close()
 
 
 def _is_shut(watch: KeyWatch, *keys: str) -> bool:
     try:
-        watch.identify(keys)
+        watch.keyring().identify(keys)
     except Unavailable as error:
         return error.code == "keys_unreadable"
     except Unauthorized:
@@ -304,7 +304,7 @@ async def test_a_slow_check_does_not_restore_a_revoked_key(tmp_path: Path, monke
     may_go.set()
     await asyncio.gather(first, second)
     with pytest.raises(Unauthorized, match="revoked"):
-        watch.identify([text])
+        watch.keyring().identify([text])
     await watch.close()
     tables.close()
 
@@ -330,17 +330,17 @@ async def test_with_sign_in_a_server_without_keys_is_closed_and_has_its_teams(tm
     watch = KeyWatch(KeySettings(tmp_path, url, PEPPER.decode(), sign_in=True))
     await watch.start()
     with pytest.raises(Unauthorized):
-        watch.identify([])
+        watch.keyring().identify([])
     table, _ = await watch.tables()
-    default = watch.member(Person("@abcdefg", "ada", "default", frozenset((Scope.INFER,))))
+    default = watch.keyring().member(Person("@abcdefg", "ada", "default", frozenset((Scope.INFER,))))
     assert default.salt, "its prompts share no cache with other teams"
     table.create_team("search", weight=2.0)
     await watch.look()
-    assert watch.member(Person("@abcdefg", "ada", "search", frozenset())).weight == 2.0
+    assert watch.keyring().member(Person("@abcdefg", "ada", "search", frozenset())).weight == 2.0
     table.archive("search", True)
     await watch.look()
     with pytest.raises(Unauthorized):
-        watch.member(Person("@abcdefg", "ada", "search", frozenset()))
+        watch.keyring().member(Person("@abcdefg", "ada", "search", frozenset()))
     await watch.close()
 
 
@@ -356,7 +356,7 @@ async def test_a_server_with_tables_but_no_key_stays_open(tmp_path: Path) -> Non
     await watch.make_tables()
     await watch.look()
     assert len(opened) == 1
-    assert watch.identify([]) is EVERYBODY
+    assert watch.keyring().identify([]) is EVERYBODY
     table, _ = await watch.tables()
     table.create(KeyRequest("default"))
     await watch.look()
@@ -378,7 +378,7 @@ async def test_tables_that_cannot_be_created_do_not_close_an_open_server(
     assert "usage is not counted" in caplog.text
     assert not (tmp_path / FILE).exists()
     await watch.look()
-    assert watch.identify([]) is EVERYBODY
+    assert watch.keyring().identify([]) is EVERYBODY
     await watch.close()
 
 
@@ -398,7 +398,7 @@ async def test_a_revoked_key_is_refused_by_all_servers_within_a_second(tmp_path:
 
     def is_known(watch: KeyWatch) -> bool:
         try:
-            return watch.identify([text]).key == watch.by_exact_id(key.id).key == key.id
+            return watch.keyring().identify([text]).key == watch.keyring().by_exact_id(key.id).key == key.id
         except Unauthorized:
             return False
 
@@ -434,9 +434,9 @@ async def test_a_fleets_database_in_an_older_state_is_refused(tmp_path: Path, ur
         with pytest.raises(Unavailable, match="older state"):
             await refused()
     with pytest.raises(Unauthorized, match="revoked"):
-        watch.identify([text])
+        watch.keyring().identify([text])
     await single.look()
-    assert single.identify([text]).key == key.id, "a single server accepts its database"
+    assert single.keyring().identify([text]).key == key.id, "a single server accepts its database"
     for one in (watch, single):
         await one.close()
     tables.close()

@@ -212,7 +212,7 @@ async def test_a_key_is_on_no_span(tmp_path: Path, header: str) -> None:
     caller = Caller("search", key.id, frozenset(SCOPES))
     known = {key.id: KeyEntry(secret.digest(pepper, key.text), caller, None, False)}
     spans = ExportedSpans()
-    gateway = FakeGateway(tmp_path, tracing=spans.tracing, callers=Keyring(known, pepper, is_open=False))
+    gateway = FakeGateway(tmp_path, tracing=spans.tracing, keyring=Keyring(known, pepper, is_open=False))
     app = application(gateway, layers(gateway.settings))
     transport, template = httpx.ASGITransport(app=app), ("Bearer {}" if header == "authorization" else "{}")
     with scripted(gateway, *REPORTED):

@@ -35,7 +35,7 @@ HOP = Hop(id="one", model="embed", revision="rev", requested="mine", service_cla
 BODY = {"model": "a name of the front", "input": "a"}
 
 
-class Callers:
+class Keys:
     def identify(self, keys: Sequence[str]) -> Caller:
         return EVERYBODY
 
@@ -51,7 +51,7 @@ def vector(_: Any) -> list[Event]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> FakeGateway:
-    fake = FakeGateway(tmp_path, callers=Callers())
+    fake = FakeGateway(tmp_path, keyring=Keys())
     fake.links["embed"].script = vector
     with_fleet(fake.gateway, SimpleNamespace(takes_requests=True, is_draining=False))
 
@@ -98,7 +98,7 @@ async def test_a_class_above_the_keys_ceiling_is_refused(node: FakeGateway) -> N
 async def test_a_person_signed_in_at_the_other_server_counts_for_their_team_here(tmp_path: Path) -> None:
     """Nodes know neither sessions nor the sign-in provider."""
     ring = Keyring({}, bytes(32), is_open=False, teams={"search": TeamEntry("salt")}, sign_in=True)
-    node = FakeGateway(tmp_path, callers=ring)
+    node = FakeGateway(tmp_path, keyring=ring)
     node.links["embed"].script = vector
     with_fleet(node.gateway, SimpleNamespace(takes_requests=True, is_draining=False))
     answer = await post(node, msgspec.structs.replace(HOP, key="@abcdefg", team="search"))

@@ -141,7 +141,7 @@ async def test_half_sent_bodies_of_one_team_leave_room_for_another(
 ) -> None:
     """A key's share is half. Before, 66 connections could hold all of --max-bodies for any time."""
     monkeypatch.setattr(guard, "STALL_SECONDS", PATIENCE)
-    async with served(tmp_path, callers=ring(TEAM_A, TEAM_B), max_bodies=20_000_000) as server:
+    async with served(tmp_path, keyring=ring(TEAM_A, TEAM_B), max_bodies=20_000_000) as server:
         echoes(server)
         wires = [await server.connect() for _ in range(40)]
         for wire in wires:
@@ -186,7 +186,7 @@ async def test_a_stalled_body_gives_way_when_its_memory_is_needed(
 
 async def test_a_body_of_signing_in_is_bounded_to_a_keys_length(tmp_path: Path) -> None:
     path, most = b"/console/sign-in", 4096
-    async with served(tmp_path, callers=ring(TEAM_A)) as server:
+    async with served(tmp_path, keyring=ring(TEAM_A)) as server:
         wire = await server.connect()
         await wire.send(posted(path, most + 1))
         answer = await wire.answer()

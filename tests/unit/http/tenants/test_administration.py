@@ -151,7 +151,9 @@ async def test_keys_belong_to_service_accounts_of_their_team(served: Served) -> 
     accounts, keys = organization.projects.service_accounts, organization.projects.api_keys
     made = await accounts.create("search", name="nightly")
     assert made.api_key is not None
-    assert served.watch.identify([made.api_key.value]).team == "search", "it is valid before its answer arrives"
+    assert served.watch.keyring().identify([made.api_key.value]).team == "search", (
+        "it is valid before its answer arrives"
+    )
     served.check(ServiceAccountCreateResponse)
     second = await accounts.api_keys.create(made.id, project_id="search", name="b", expires_in_seconds=60)
     served.check(APIKeyCreateResponse)
@@ -167,7 +169,7 @@ async def test_keys_belong_to_service_accounts_of_their_team(served: Served) -> 
     with pytest.raises(openai.BadRequestError):
         await accounts.api_keys.create(made.id, project_id="search", scopes=[])
     changed = await keys.update(second.id, project_id="search", scopes=["infer", "usage"])
-    assert served.watch.identify([second.value]).scopes == {"infer", "usage"}
+    assert served.watch.keyring().identify([second.value]).scopes == {"infer", "usage"}
     assert changed.id == second.id
     await keys.retrieve(second.id, project_id="search")
     await keys.delete(second.id, project_id="search")
@@ -187,14 +189,14 @@ async def test_keys_belong_to_service_accounts_of_their_team(served: Served) -> 
         await accounts.retrieve(made.id, project_id="search")
     assert error.value.code == "account_not_found"
     with pytest.raises(Exception, match="revoked"):
-        served.watch.identify([made.api_key.value])
+        served.watch.keyring().identify([made.api_key.value])
 
 
 async def test_admin_keys_have_the_scope_admin(served: Served) -> None:
     keys = served.organization.admin_api_keys
     made = await keys.create(name="ops")
     served.check(AdminAPIKeyCreateResponse)
-    assert served.watch.identify([made.value]).scopes == {"admin"}
+    assert served.watch.keyring().identify([made.value]).scopes == {"admin"}
     assert [one.id async for one in keys.list(order="desc")] == [made.id]
     assert (await keys.retrieve(made.id)).name == "ops"
     served.check(AdminAPIKey, AdminAPIKey)
@@ -224,7 +226,7 @@ async def test_the_last_admin_key_cannot_be_removed(served: Served) -> None:
         with pytest.raises(openai.ConflictError, match=f"Without the key {last.id} .* 'admin'. Make one") as error:
             await refused
         assert error.value.code == "last_admin_key"
-    assert served.watch.identify([last.value]).scopes == {"admin", "infer"}
+    assert served.watch.keyring().identify([last.value]).scopes == {"admin", "infer"}
     await keys.update(last.id, project_id="search", scopes=["admin"])
     await admins.create(name="next")
     await projects.archive("search")
