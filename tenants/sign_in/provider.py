@@ -62,16 +62,14 @@ class OidcProvider:
     """Calls an OpenID Connect provider. Raises Unavailable if it fails, Unauthorized if its answer is wrong."""
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._clock = settings, clock
-        self._endpoints: tuple[float, Endpoints] | None = None
-        self._keys: tuple[float, KeySet] | None = None
-        self._endpoints_fetch, self._keys_fetch = _SharedCall[Endpoints](), _SharedCall[KeySet]()
+        self._settings = settings
+        self._endpoints, self._keys = _SharedFetch(self._fetch_endpoints, clock), _SharedFetch(self._fetch_keys, clock)
         self._tls: ssl.SSLContext | None = None
         self._turns, self._steps = FairTurns(MOST_STEPS), Counter[str]()
 
     async def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
         """Return the URL of the provider's sign-in page."""
-        endpoints = await self._shared_endpoints()
+        endpoints = await self._endpoints.get()
         async with self._client(redirect_uri) as client:
             url, _ = client.create_authorization_url(
                 endpoints.authorization, state=state, nonce=nonce, code_verifier=verifier
@@ -86,11 +84,11 @@ class OidcProvider:
         If the ID token has no groups, they come from the userinfo endpoint.
         """
         async with self._step(redirect_uri, address) as client:
-            endpoints = await self._discover(client)
+            endpoints = await self._endpoints.get()
             token = await client.fetch_token(
                 endpoints.token, grant_type="authorization_code", code=code, code_verifier=verifier
             )
-            claims = await self._verified(client, endpoints, token, nonce)
+            claims = await self._verified(token, nonce)
             if value_of(claims, self._settings.groups_claim) is None and endpoints.user is not None:
                 more = _object(await client.get(endpoints.user))
                 if more.get("sub") != claims["sub"]:
@@ -110,10 +108,7 @@ class OidcProvider:
             exp={"essential": True},
         )
         try:
-            try:
-                decoded = jwt.decode(token, await self._shared_keys(), algorithms=ALGORITHMS)
-            except InvalidKeyIdError:
-                decoded = jwt.decode(token, await self._shared_keys(again=True), algorithms=ALGORITHMS)
+            decoded = await self._decoded(token)
             needed.validate(decoded.claims)
         except ExpiredTokenError:
             raise expired_error() from None
@@ -129,7 +124,7 @@ class OidcProvider:
         """Return the page that ends the browser's session with the provider. None if it has none."""
         if not self._settings.ends_session:
             return None
-        address = (await self._shared_endpoints()).end_session
+        address = (await self._endpoints.get()).end_session
         if address is None:
             return None
         query = {"client_id": self._settings.client_id, "post_logout_redirect_uri": back_to}
@@ -180,11 +175,9 @@ class OidcProvider:
             log.error("the sign-in provider does not answer", extra={"cause": type(error).__name__})
             raise self._silent() from None
 
-    async def _discover(self, client: AsyncOAuth2Client) -> Endpoints:
-        if self._endpoints is not None and self._clock() - self._endpoints[0] < FRESH:
-            return self._endpoints[1]
+    async def _fetch_endpoints(self) -> Endpoints:
         issuer = self._settings.issuer
-        document = _object(await client.request("GET", f"{issuer.rstrip('/')}{DISCOVERY}", withhold_token=True))
+        document = await self._fetch(f"{issuer.rstrip('/')}{DISCOVERY}")
         if document.get("issuer") != issuer:
             log.error("the sign-in provider's issuer differs from the --oidc file", extra={"expected": issuer})
             raise self._silent("Its issuer differs from the one in the --oidc file: copy it exactly.")
@@ -194,22 +187,34 @@ class OidcProvider:
         if not all(map(is_safe, needed)) or not all(address is None or is_safe(address) for address in more):
             log.error("the sign-in provider's discovery document lacks https addresses")
             raise self._silent("Its discovery document lacks an address, or has one without https.")
-        endpoints = Endpoints(*needed, *more)
-        self._endpoints, self._keys = (self._clock(), endpoints), None
-        return endpoints
+        self._keys.forget()
+        return Endpoints(*needed, *more)
 
-    async def _verified(
-        self, client: AsyncOAuth2Client, endpoints: Endpoints, token: Mapping[str, Any], nonce: str
-    ) -> Mapping[str, object]:
+    async def _fetch_keys(self) -> KeySet:
+        try:
+            answer = await self._fetch((await self._endpoints.get()).keys)
+            return KeySet.import_key_set(answer)  # type: ignore[arg-type]
+        except (JoseError, ValueError, TypeError, KeyError):
+            log.error("the sign-in provider's keys cannot be read")
+            raise self._silent("Its keys cannot be read.") from None
+
+    async def _fetch(self, url: str) -> dict[str, object]:
+        async with self._client("") as client:
+            return _object(await client.request("GET", url, withhold_token=True))
+
+    async def _decoded(self, token: str) -> jwt.Token:
+        """Return a token with a valid signature. An unknown key may be new: then the keys are fetched again."""
+        try:
+            return jwt.decode(token, await self._keys.get(), algorithms=ALGORITHMS)
+        except InvalidKeyIdError:
+            return jwt.decode(token, await self._keys.get(KEYS_AGAIN), algorithms=ALGORITHMS)
+
+    async def _verified(self, token: Mapping[str, Any], nonce: str) -> Mapping[str, object]:
         text, settings = token.get("id_token"), self._settings
         if not isinstance(text, str):
             raise _refused("the provider sent no ID token")
         try:
-            try:
-                decoded = jwt.decode(text, await self._key_set(client, endpoints), algorithms=ALGORITHMS)
-            except InvalidKeyIdError:
-                keys = await self._key_set(client, endpoints, again=True)
-                decoded = jwt.decode(text, keys, algorithms=ALGORITHMS)
+            decoded = await self._decoded(text)
             claims = CodeIDToken(
                 decoded.claims,
                 decoded.header,
@@ -226,38 +231,6 @@ class OidcProvider:
             raise _refused("its ID token names no one")
         return dict(claims)
 
-    async def _key_set(self, client: AsyncOAuth2Client, endpoints: Endpoints, *, again: bool = False) -> KeySet:
-        if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
-            return self._keys[1]
-        answer = _object(await client.request("GET", endpoints.keys, withhold_token=True))
-        try:
-            keys = KeySet.import_key_set(answer)  # type: ignore[arg-type]
-        except (JoseError, ValueError, TypeError, KeyError):
-            log.error("the sign-in provider's keys cannot be read")
-            raise self._silent("Its keys cannot be read.") from None
-        self._keys = self._clock(), keys
-        return keys
-
-    async def _shared_endpoints(self) -> Endpoints:
-        """Return the provider's endpoints. Concurrent sign-ins share a fetch; known endpoints need no client."""
-        if self._endpoints is not None and self._clock() - self._endpoints[0] < FRESH:
-            return self._endpoints[1]
-        return await self._endpoints_fetch.run(self._fetch_endpoints)
-
-    async def _fetch_endpoints(self) -> Endpoints:
-        async with self._client("") as client:
-            return await self._discover(client)
-
-    async def _shared_keys(self, *, again: bool = False) -> KeySet:
-        """Return the provider's keys. Concurrent requests share a fetch; known keys need no client."""
-        if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
-            return self._keys[1]
-        return await self._keys_fetch.run(lambda: self._fetch_keys(again))
-
-    async def _fetch_keys(self, again: bool) -> KeySet:
-        async with self._client("") as client:
-            return await self._key_set(client, await self._discover(client), again=again)
-
     def _silent(self, words: str = "Try again in a moment, or sign in with a key.") -> Unavailable:
         return Unavailable(
             f"People cannot sign in: {self._settings.issuer} gave no usable answer. {words}",
@@ -266,23 +239,30 @@ class OidcProvider:
         )
 
 
-class _SharedCall(Generic[T]):
-    """A call whose result all get who ask for it in the meantime."""
+class _SharedFetch(Generic[T]):
+    """A value that is fetched from the provider when it is needed. Concurrent callers share a fetch."""
 
-    def __init__(self) -> None:
+    def __init__(self, fetch: Callable[[], Coroutine[None, None, T]], clock: Callable[[], float]) -> None:
+        self._fetch, self._clock = fetch, clock
+        self._value: tuple[float, T] | None = None
         self._task: asyncio.Task[T] | None = None
 
-    async def run(self, work: Callable[[], Coroutine[None, None, T]]) -> T:
-        """Return the result of the running call, or begin one. If a caller leaves, it goes on."""
+    async def get(self, fresh: float = FRESH) -> T:
+        """Return the value, at most `fresh` seconds old. If a caller leaves, its fetch goes on."""
+        if self._value is not None and self._clock() - self._value[0] < fresh:
+            return self._value[1]
         if self._task is None:
-            self._task = asyncio.create_task(work(), name="call to the sign-in provider")
+            self._task = asyncio.create_task(self._fetch(), name="call to the sign-in provider")
             self._task.add_done_callback(self._ended)
         return await asyncio.shield(self._task)
 
+    def forget(self) -> None:
+        self._value = None
+
     def _ended(self, task: asyncio.Task[T]) -> None:
         self._task = None
-        if not task.cancelled():
-            task.exception()  # already raised by those who wait for it, if any
+        if not task.cancelled() and task.exception() is None:  # callers that wait for it raise its error, if any
+            self._value = self._clock(), task.result()
 
 
 class _BoundedStream(httpx.AsyncByteStream):
