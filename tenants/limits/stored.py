@@ -15,7 +15,32 @@ USUAL_ADAPTERS = 5000
 """Adapters of a team without a limit of its own. The event loop reads all names again after each registration."""
 
 
-class StorageLimiter:
+class _TeamLimits:
+    """Limits of teams on what they store or queue."""
+
+    def __init__(self, on_limit: OnLimit = lambda _limit, _what: None, wall: Callable[[], float] = time.time) -> None:
+        self._on_limit, self._wall = on_limit, wall
+        self._limits: dict[str, list[Limit]] = {}
+        self._warned: dict[str, int] = {}
+        """The day of the log's last warning, by limit id."""
+
+    def replace(self, limits: Iterable[Limit]) -> None:
+        """Set the limits."""
+        by_team: dict[str, list[Limit]] = {}
+        for limit in limits:
+            by_team.setdefault(limit.subject, []).append(limit)
+        self._limits = by_team
+
+    def _report(self, limit: Limit) -> None:
+        """Report what exceeds a limit that does not refuse it. The log warns once a day."""
+        self._on_limit(limit, "shadow" if limit.mode is Mode.SHADOW else "warned")
+        today = int(self._wall()) // DAY
+        if limit.mode is Mode.WARN and self._warned.get(limit.id) != today:
+            self._warned[limit.id] = today
+            log.warning("over a limit", extra={"limit": limit.id, "words": limit.words})
+
+
+class StorageLimiter(_TeamLimits):
     """Checks what a team stores against the limits that `replace` sets, and against USUAL_ADAPTERS.
 
     merged: the sizes of a team's merged models, which count like adapters' bytes.
@@ -27,15 +52,8 @@ class StorageLimiter:
         wall: Callable[[], float] = time.time,
         merged: Callable[[str], Mapping[str, int]] = lambda _team: {},
     ) -> None:
-        self._on_limit, self._wall, self._merged = on_limit, wall, merged
-        self._limits: dict[str, list[Limit]] = {}
-        self._warned: dict[str, int] = {}
-        """The day of the log's last warning, by limit id."""
-
-    def replace(self, limits: Iterable[Limit]) -> None:
-        self._limits = {}
-        for limit in limits:
-            self._limits.setdefault(limit.subject, []).append(limit)
+        super().__init__(on_limit, wall)
+        self._merged = merged
 
     def check(self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]]) -> None:
         """Refuse a new name if there is no room, before its content is known. Raises StorageExceeded."""
@@ -47,16 +65,12 @@ class StorageLimiter:
         """Admit a version of `size` bytes. Returns the warnings of limits that only warn. Raises StorageExceeded."""
         exceeded = self._exceeded(key, stored, digest, size)
         self._refuse(exceeded)
-        warnings = []
-        for limit, _, _ in exceeded:
-            self._on_limit(limit, "shadow" if limit.mode is Mode.SHADOW else "warned")
-            if limit.mode is Mode.WARN:
-                warnings.append(f"{limit.words}: over {limit.display(limit.amount)}")
-                today = int(self._wall()) // DAY
-                if self._warned.get(limit.id) != today:
-                    self._warned[limit.id] = today
-                    log.warning("over a limit", extra={"limit": limit.id, "words": limit.words})
-        return tuple(warnings)
+        limits = [limit for limit, _, _ in exceeded]
+        for limit in limits:
+            self._report(limit)
+        return tuple(
+            f"{limit.words}: over {limit.display(limit.amount)}" for limit in limits if limit.mode is Mode.WARN
+        )
 
     def _exceeded(
         self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]], digest: str, size: int
@@ -105,20 +119,8 @@ class StorageLimiter:
         return sum(sizes.values()), 0 if digest in sizes else size
 
 
-class QueueLimiter:
+class QueueLimiter(_TeamLimits):
     """Checks a batch against the limits that `replace` sets. Thread-safe."""
-
-    def __init__(self, on_limit: OnLimit = lambda _limit, _what: None, wall: Callable[[], float] = time.time) -> None:
-        self._on_limit, self._wall = on_limit, wall
-        self._limits: dict[str, list[Limit]] = {}
-        self._warned: dict[str, int] = {}
-        """The day of the log's last warning, by limit id."""
-
-    def replace(self, limits: Iterable[Limit]) -> None:
-        by_team: dict[str, list[Limit]] = {}
-        for limit in limits:
-            by_team.setdefault(limit.subject, []).append(limit)
-        self._limits = by_team
 
     def is_limited(self, team: str) -> bool:
         return team in self._limits
@@ -133,22 +135,18 @@ class QueueLimiter:
             new, used = _counted(limit, added), _counted(limit, queued)
             if not new or used + new <= limit.amount:
                 continue
-            if limit.mode is Mode.ENFORCE:
-                self._on_limit(limit, "refused")
-                advice = (
-                    "split the file into smaller batches"
-                    if new > limit.amount
-                    else "create it again once some of the team's batches have ended"
-                )
-                refusals.append(
-                    f"{limit.words} is {limit.amount}, of which {used} are used; this batch has about {new}: {advice}"
-                )
+            if limit.mode is not Mode.ENFORCE:
+                self._report(limit)
                 continue
-            self._on_limit(limit, "shadow" if limit.mode is Mode.SHADOW else "warned")
-            today = int(self._wall()) // DAY
-            if limit.mode is Mode.WARN and self._warned.get(limit.id) != today:
-                self._warned[limit.id] = today
-                log.warning("over a limit", extra={"limit": limit.id, "words": limit.words})
+            self._on_limit(limit, "refused")
+            advice = (
+                "split the file into smaller batches"
+                if new > limit.amount
+                else "create it again once some of the team's batches have ended"
+            )
+            refusals.append(
+                f"{limit.words} is {limit.amount}, of which {used} are used; this batch has about {new}: {advice}"
+            )
         return f"{'. '.join(refusals)}." if refusals else None
 
 
