@@ -33,14 +33,14 @@ def lines(connection: sa.Connection) -> dict[str, str]:
     return roots
 
 
-def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
+def rotation_chain(id_: str, roots: Mapping[str, str]) -> list[str]:
     """Return all keys of a key's rotation chain, first one first. roots: result of `lines`."""
     first = roots.get(id_, id_)
-    return [first, *(other for other, its_first in roots.items() if its_first == first)]
+    return rotation_chains(roots).get(first, [first])
 
 
 def rotation_chains(roots: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return all keys of each rotation chain by its first key, as `rotation_chain` does. roots: result of `lines`."""
+    """Return all keys of each rotation chain by its first key, first one first. roots: result of `lines`."""
     chains: dict[str, list[str]] = {}
     for other, first in roots.items():
         chains.setdefault(first, [first]).append(other)
@@ -139,32 +139,25 @@ class KeyTable:
 
         0 `response_hours` deletes the stored responses.
         """
-        if name is not None:
-            check_name(name)
-        if weight is not None:
-            check_weight(weight)
-        if timezone is not None:
-            zone_of(timezone)
-        if response_hours is not None:
-            check_hours(response_hours)
+        check_name(name or "")
+        check_weight(1.0 if weight is None else weight)
+        zone_of("UTC" if timezone is None else timezone)
+        check_hours(response_hours or 0)
+        given = {
+            "name": None if name is None else name or id_,
+            "weight": weight,
+            "timezone": timezone,
+            "store_texts": store_texts,
+            "response_hours": response_hours,
+        }
+        changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         if response_hours == 0:
             self._delete_responses(id_)
         with self._database.write_durably() as connection:
-            team = _team(self._of_team(connection, id_))
-            if name is not None:
-                team = replace(team, name=name or id_)
-            if weight is not None:
-                team = replace(team, weight=weight)
-            if timezone is not None:
-                team = replace(team, timezone=timezone)
-            if store_texts is not None:
-                team = replace(team, store_texts=store_texts)
-            if response_hours is not None:
-                team = replace(team, response_hours=response_hours)
-                if not response_hours:
-                    connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.team == id_))
-            values = asdict(team)
-            connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(values))
+            team = replace(_team(self._of_team(connection, id_)), **changes)
+            if response_hours == 0:
+                connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.team == id_))
+            connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(asdict(team)))
             connection.execute(CHANGED)
         return team
 
