@@ -13,6 +13,7 @@ from cachetools import LRUCache
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.service import CallbackService
 from batches.content.folder import FolderBytes
+from batches.content.pieces import PieceBytes
 from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
 from batches.intake.creation import BatchCreator, NewBatch
@@ -20,6 +21,7 @@ from batches.intake.stored_files import FileLimits, StoredFiles
 from batches.looks import look_repeatedly
 from batches.output import OutputKind
 from batches.records import BatchRecord, BatchState
+from batches.storage.opening import prepare
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
@@ -70,9 +72,6 @@ class BatchService:
     def _content(self) -> FileBytes:
         """Return the store of bytes: the database if several gateways may share it. Called once that is open."""
         if self._pieces is None and (database := self.store.shared_database) is not None:
-            from batches.content.pieces import PieceBytes
-            from batches.storage.opening import prepare
-
             prepare(database)  # bytes are stored before the first row
             self._pieces = PieceBytes(database, self._data_dir)
         return self._pieces or self._folder

@@ -4,36 +4,35 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from batches.callbacks.outbox import OutboxTable
+from batches.callbacks.webhooks import WebhookTable
+from batches.files import FileTable
+from batches.lines import LineTable
+from batches.rates import RateTable
+from batches.runners import RunnerTable
+from batches.storage.opening import has_tables, prepare
+from batches.table import BatchTable
 from registry.base.threads import Threads
 from registry.base.wording import quoted
 from registry.errors import BadRequest
+from registry.storage.database import Database
 from registry.storage.files import server_id
 from tenants.ledger.ledger import Ledger
-
-if TYPE_CHECKING:  # a server without batches loads no database
-    from batches.callbacks.outbox import OutboxTable
-    from batches.callbacks.webhooks import WebhookTable
-    from batches.files import FileTable
-    from batches.lines import LineTable
-    from batches.rates import RateTable
-    from batches.runners import RunnerTable
-    from batches.table import BatchTable
-    from registry.storage.database import Database
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTables:
-    files: "FileTable"
-    batches: "BatchTable"
-    lines: "LineTable"
-    runners: "RunnerTable"
-    rates: "RateTable"
-    outbox: "OutboxTable"
-    webhooks: "WebhookTable"
+    files: FileTable
+    batches: BatchTable
+    lines: LineTable
+    runners: RunnerTable
+    rates: RateTable
+    outbox: OutboxTable
+    webhooks: WebhookTable
 
 
 class BatchStore:
@@ -67,8 +66,6 @@ class BatchStore:
         database = self._ledger.database
         if database is None:
             return False
-        from batches.storage.opening import has_tables
-
         if not await asyncio.to_thread(has_tables, database):
             return False
         await self._open()
@@ -112,20 +109,15 @@ class BatchStore:
         return rows[:limit], len(rows) > limit
 
     @property
-    def shared_database(self) -> "Database | None":
+    def shared_database(self) -> Database | None:
         """The database if other gateways may share it: a PostgreSQL database that is open."""
         database = self._ledger.database
         return None if database is None or database.is_sqlite else database
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other server can use this database: SQLite in this server's data directory."""
-        database = self._ledger.database
-        return (
-            database is not None
-            and database.is_sqlite
-            and Path(database.url.database or "").parent == self._data_dir.absolute()
-        )
+        """Whether no other server can use this database."""
+        return self._ledger.is_alone
 
     async def _open(self) -> BatchTables:
         if self._tables is not None:
@@ -140,16 +132,7 @@ class BatchStore:
         return self._tables
 
 
-def _open_tables(database: "Database", data_dir: Path, key: bytes) -> BatchTables:
-    from batches.callbacks.outbox import OutboxTable
-    from batches.callbacks.webhooks import WebhookTable
-    from batches.files import FileTable
-    from batches.lines import LineTable
-    from batches.rates import RateTable
-    from batches.runners import RunnerTable
-    from batches.storage.opening import prepare
-    from batches.table import BatchTable
-
+def _open_tables(database: Database, data_dir: Path, key: bytes) -> BatchTables:
     prepare(database)
     server = server_id(data_dir)
     runners, rates = RunnerTable(database, server), RateTable(database, server)

@@ -5,19 +5,18 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from registry.base.threads import Threads
 from registry.errors import Unavailable
+from registry.storage.database import Database
 from tenants.key_settings import FILE, KeySettings
 from tenants.keys import secret
+from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
-
-if TYPE_CHECKING:  # a server without keys loads no database
-    from registry.storage.database import Database
-    from tenants.keys.accounts import AccountTable
-    from tenants.keys.table import KeyTable
-    from tenants.limits.table import LimitTable
+from tenants.keys.table import KeyTable
+from tenants.limits.table import LimitTable
+from tenants.storage.opening import open_tables
 
 T = TypeVar("T")
 log = logging.getLogger("roundhouse.tenants")
@@ -44,8 +43,8 @@ class KeyWatch:
     def __init__(
         self,
         settings: KeySettings,
-        opened: "Callable[[Database], Awaitable[None]] | None" = None,
-        changed: "Callable[[Database], Awaitable[None]] | None" = None,
+        opened: Callable[[Database], Awaitable[None]] | None = None,
+        changed: Callable[[Database], Awaitable[None]] | None = None,
     ) -> None:
         self._settings, self._opened, self._changed = settings, opened, changed
         self._reported_revision = -1
@@ -89,7 +88,7 @@ class KeyWatch:
             if self._database is not None:
                 await asyncio.to_thread(self._database.close)
 
-    async def tables(self) -> "tuple[KeyTable, Database]":
+    async def tables(self) -> tuple[KeyTable, Database]:
         """Return the tables, creating them if needed. Raises the error if that fails."""
         if self._table is None:
             await asyncio.shield(self._look(make=True))
@@ -157,9 +156,6 @@ class KeyWatch:
 
     def _read(self) -> None:
         if self._table is None:
-            from tenants.keys.table import KeyTable
-            from tenants.storage.opening import open_tables
-
             settings = self._settings
             database = open_tables(settings.data_dir, settings.database)
             database.set_timeouts()
@@ -198,10 +194,10 @@ def older_state() -> Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    database: "Database"
-    keys: "KeyTable"
-    accounts: "AccountTable"
-    limits: "LimitTable"
+    database: Database
+    keys: KeyTable
+    accounts: AccountTable
+    limits: LimitTable
 
 
 class Administration:
@@ -216,9 +212,6 @@ class Administration:
     async def do(self, work: Callable[[Tables], T]) -> T:
         """Run `work` in a thread, creating the tables if needed. Raises its errors, Unavailable, QueueFull."""
         keys, database = await self._watch.tables()
-        from tenants.keys.accounts import AccountTable
-        from tenants.limits.table import LimitTable
-
         done = await self._threads.run(work, Tables(database, keys, AccountTable(database), LimitTable(database)))
         await self._watch.look()
         return done

@@ -15,17 +15,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from batches.callbacks import policy
+from batches.callbacks.outbox import ClaimedDelivery
 from batches.callbacks.records import DELETED_WORDS, DeliveryOutcome, DeliveryState
 from batches.callbacks.sender import CallbackSender, event_body
 from batches.looks import look_repeatedly
 from batches.store import BatchStore
 from registry.errors import Unavailable
-
-if TYPE_CHECKING:  # a server without batches loads no database
-    from batches.callbacks.outbox import ClaimedDelivery
 
 log = logging.getLogger("roundhouse.batches")
 MOST, PER_TEAM = 16, 4
@@ -89,10 +86,10 @@ class CallbackDeliverer:
             if not claimed:
                 return
 
-    async def _claim(self, epoch: int, now: float, most: int, counts: Mapping[str, int]) -> "Sequence[ClaimedDelivery]":
+    async def _claim(self, epoch: int, now: float, most: int, counts: Mapping[str, int]) -> Sequence[ClaimedDelivery]:
         return await self._store.write(lambda tables: tables.outbox.claim(epoch, now, most, PER_TEAM, counts))
 
-    async def _deliver(self, claimed: "ClaimedDelivery", epoch: int) -> None:
+    async def _deliver(self, claimed: ClaimedDelivery, epoch: int) -> None:
         delivery = claimed.delivery
         if claimed.secrets:
             body = event_body(delivery.id, delivery.event, delivery.batch, delivery.created)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.records import Delivery, DeliveryOutcome, Webhook
 from batches.callbacks.sender import CallbackSender, event_body
+from batches.callbacks.webhooks import MOST, new_seed
 from batches.records import BatchRecord
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
@@ -77,8 +78,6 @@ class CallbackService:
     # --- webhooks -----------------------------------------------------------------------------------------------------
     async def create(self, team: str, name: str, url: str, events: Sequence[str]) -> Webhook:
         """Create a webhook. Raises BadRequest if its URL is refused, Conflict if the team has too many."""
-        from batches.callbacks.webhooks import MOST, new_seed
-
         await self.addresses.check(url, "url", team)
         now = time.time()
         id_ = f"webhook_{secrets.token_hex(16)}"

@@ -3,20 +3,20 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 
+from batches.lines import change_line
 from batches.records import ADAPTER, BatchRecord, Line, LineChange, LineEnd, LineUsage
+from batches.storage.queries import is_open
 from batches.work.ends import decide
 from models.messages import Usage
 from models.work import work_of
 from registry.base.json import NOT_JSON
 from tenants.caller import Caller
 from tenants.ledger.rows import Settlement
-
-if TYPE_CHECKING:  # a server without batches loads no database
-    import sqlalchemy as sa
 
 
 class _ErrorObject(msgspec.Struct):
@@ -141,16 +141,12 @@ class LineAttempt:
         return decide(self.line, self._end, self._clock())
 
     # --- in the ledger's thread ---------------------------------------------------------------------------------------
-    def may_write(self, connection: "sa.Connection") -> bool:
+    def may_write(self, connection: sa.Connection) -> bool:
         """See `Rider`."""
-        from batches.storage.queries import is_open
-
         return is_open(connection, self.epoch)
 
-    def write(self, connection: "sa.Connection") -> None:
+    def write(self, connection: sa.Connection) -> None:
         """See `Rider`."""
-        from batches.lines import change_line
-
         now = self._clock()
         change = decide(self.line, self._end, now)
         self.was_written = change_line(connection, self.epoch, self.line, change, now, self._uid)

@@ -3,12 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from batches.lines import WaitingGroup
 from batches.store import BatchStore
-
-if TYPE_CHECKING:  # a server without batches loads no database
-    from batches.lines import WaitingGroup
 
 RECOUNT_SECONDS = 3.0
 RETURNED_SECONDS = 0.5
@@ -25,7 +22,7 @@ class WaitingLines:
         self._counted = -RECOUNT_SECONDS
         self._have_returned = False
 
-    async def of(self, batches: Sequence[str]) -> "Sequence[WaitingGroup]":
+    async def of(self, batches: Sequence[str]) -> Sequence[WaitingGroup]:
         """Return the groups of these batches that have lines. Raises Unavailable, QueueFull."""
         ids, age = frozenset(batches), time.monotonic() - self._counted
         is_due = age >= (RETURNED_SECONDS if self._have_returned else RECOUNT_SECONDS)

@@ -72,7 +72,7 @@ class PriceComparison:
         return {**asdict(self), **money, "saving_percent": self.saving, "own_saving_percent": self.own_saving}
 
 
-def read(path: Path) -> list[ProviderPrice]:
+def read_prices(path: Path) -> list[ProviderPrice]:
     """Read and check the table of prices. Raises BadRequest that names its faults."""
     try:
         if path.stat().st_size > LARGEST:

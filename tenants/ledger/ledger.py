@@ -5,16 +5,14 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from registry.storage.database import Database
 from registry.storage.files import server_id
+from tenants.ledger.journal import MOST, MOST_IN_FLEET, Journal
 from tenants.ledger.rows import Entry, Rider, Settlement
-
-if TYPE_CHECKING:  # a server without keys loads no database
-    from registry.storage.database import Database
-    from tenants.ledger.journal import Journal
-    from tenants.ledger.table import LedgerTable
-    from tenants.ledger.writer import LedgerWriter
+from tenants.ledger.table import LedgerTable
+from tenants.ledger.writer import LedgerWriter, write_journal
 
 log = logging.getLogger("roundhouse.tenants")
 T = TypeVar("T")
@@ -28,6 +26,8 @@ class Ledger:
         self._table: LedgerTable | None = None
         self._writer: LedgerWriter | None = None
         self.database: Database | None = None
+        self.is_alone = False
+        """Whether no other server can use the database: SQLite in this server's data directory."""
         self.clock: Callable[[], float] = time.time
         """Seconds since the epoch, for the times of rows and the periods of budgets."""
 
@@ -50,24 +50,22 @@ class Ledger:
         """Whether requests are refused because the ledger cannot be written."""
         return self._writer is not None and self._writer.is_failing
 
-    async def enable(self, database: "Database") -> None:
+    async def enable(self, database: Database) -> None:
         """Start recording. Writes the journal of an earlier run, and ends the rows that it left open as interrupted.
 
         Raises Unavailable.
         """
-        from tenants.ledger.table import LedgerTable
-        from tenants.ledger.writer import LedgerWriter, write_journal
-
         server = await asyncio.to_thread(server_id, self._data_dir)
         table = LedgerTable(database, server, self._currency, in_fleet=self._in_fleet)
-        alone = database.is_sqlite and Path(database.url.database or "").parent == self._data_dir.absolute()
+        own = Path(database.url.database or "").parent == self._data_dir.absolute()
+        self.is_alone = database.is_sqlite and own
         journal = self._open_journal() if database.is_sqlite or self._in_fleet else None
         try:
             if journal:
                 rows = len(journal)
                 await asyncio.to_thread(write_journal, table, journal)
                 log.warning("wrote the journal to the ledger", extra={"rows": rows})
-            if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
+            if interrupted := await asyncio.to_thread(table.interrupt, alone=self.is_alone):
                 log.warning("marked requests of the last run as interrupted", extra={"requests": interrupted})
         except BaseException:
             if journal is not None:
@@ -76,9 +74,7 @@ class Ledger:
         self.database, self._table = database, table
         self._writer = LedgerWriter(table, journal, in_fleet=self._in_fleet)
 
-    def _open_journal(self) -> "Journal | None":
-        from tenants.ledger.journal import MOST, MOST_IN_FLEET, Journal
-
+    def _open_journal(self) -> Journal | None:
         try:
             return Journal(self._data_dir / "ledger.journal", most=MOST_IN_FLEET if self._in_fleet else MOST)
         except OSError as error:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tenants.costs.prices import PriceList
 
-if TYPE_CHECKING:  # a server without keys loads no database
+if TYPE_CHECKING:
     import sqlalchemy as sa
 
 HOUR = 3600

@@ -3,21 +3,18 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from registry.base.threads import Threads
 from registry.errors import Forbidden, NotFound
+from registry.storage.database import Database
 from tenants.caller import Caller, Scope
+from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read_prices
+from tenants.costs.daily import Day, day_of_team
 from tenants.ledger.ledger import Ledger
-
-if TYPE_CHECKING:
-    from registry.storage.database import Database
-    from tenants.costs.compare import PriceComparison, ProviderPrice
-    from tenants.costs.daily import Day
-    from tenants.ledger.lookup import LedgerRow
-    from tenants.ledger.report import Grouping, UsageSum
+from tenants.ledger.lookup import LedgerRow, judge, rows_of
+from tenants.ledger.report import Grouping, UsageFilter, UsageSum, check_team, parse_groupings, span, used
 
 
 class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,7 +67,7 @@ class UsageReport:
         self._ledger, self.currency, self._table = ledger, currency, prices
         self.threads = Threads("ledger", each=3)  # a report takes seconds
 
-    def database(self) -> "Database":
+    def database(self) -> Database:
         """Return the database with the sums. Raises NotFound (no_ledger)."""
         if self._ledger.database is None:
             raise NotFound(
@@ -80,7 +77,7 @@ class UsageReport:
             )
         return self._ledger.database
 
-    async def written(self) -> "Database":
+    async def written(self) -> Database:
         """Return the database once it has all requests that ended so far. Raises NotFound (no_ledger)."""
         database = self.database()
         await self._ledger.flush()
@@ -94,8 +91,6 @@ class UsageReport:
         Raises NotFound (no_ledger, team_not_found), BadRequest, Forbidden, Unavailable.
         """
         database = self.database()
-        from tenants.ledger.report import UsageFilter, check_team, parse_groupings, span, used
-
         team = self.visible_team(caller, team)
         groupings = parse_groupings(by)
         first, last = span(day, begin, end, self._ledger.clock())
@@ -120,11 +115,9 @@ class UsageReport:
             )
         return caller.team
 
-    async def day(self, caller: Caller, team: str | None, date: str | None) -> "Day":
+    async def day(self, caller: Caller, team: str | None, date: str | None) -> Day:
         """Return a team's day. Defaults: the caller's team, and yesterday in its time zone. Raises as `ask`."""
         database = self.database()
-        from tenants.costs.daily import day_of_team
-
         team = self.visible_team(caller, team) or caller.team
         await self._ledger.flush()
         prices = await self._prices()
@@ -132,12 +125,9 @@ class UsageReport:
 
     async def compare(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None
-    ) -> "list[PriceComparison]":
+    ) -> list[PriceComparison]:
         """Return the cost at providers' prices. Raises as `ask`, and NotFound (no_prices) without a table of prices."""
         database = self.database()
-        from tenants.costs.compare import compared
-        from tenants.ledger.report import check_team, span
-
         team = self.visible_team(caller, team)
         if not (prices := await self._prices()):
             raise NotFound("No table of providers' prices was given: see --provider-prices.", code="no_prices")
@@ -147,22 +137,18 @@ class UsageReport:
             await self.threads.run_for(caller.team, check_team, database, team)
         return await self.threads.run_for(caller.team, compared, database, prices, first, last, team)
 
-    async def of_request(self, team: str | None, request: str) -> "list[LedgerRow]":
+    async def of_request(self, team: str | None, request: str) -> list[LedgerRow]:
         """Return a request's rows, newest first; empty without a ledger. team: None for all. Raises Unavailable."""
         if self._ledger.database is None:
             return []
-        from tenants.ledger.lookup import rows_of
-
         await self._ledger.flush()
         return await self.threads.run_for(team or "", rows_of, self._ledger.database, request, team)
 
-    async def _prices(self) -> "list[ProviderPrice]":
+    async def _prices(self) -> list[ProviderPrice]:
         """Read prices in a thread, because a large table takes seconds."""
         if self._table is None:
             return []
-        from tenants.costs.compare import read
-
-        return await asyncio.to_thread(read, self._table)
+        return await asyncio.to_thread(read_prices, self._table)
 
     async def judge(self, caller: Caller, request: str, accepted: bool) -> str | None:
         """Store a verdict. Returns the model that answered, or None if the verdict is unchanged.
@@ -170,12 +156,10 @@ class UsageReport:
         Raises NotFound, Conflict, Unavailable.
         """
         database = await self.written()
-        from tenants.ledger.lookup import judge
-
         return await self.threads.run_for(caller.team, judge, database, caller.team, request, accepted)
 
 
-def _view(groupings: "Sequence[Grouping]", one: "UsageSum") -> UsedView:
+def _view(groupings: Sequence[Grouping], one: UsageSum) -> UsedView:
     return UsedView(
         **{FIELDS[word]: name for word, name in zip(groupings, one.names, strict=True)},  # type: ignore[arg-type]
         requests=one.requests,

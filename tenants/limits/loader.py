@@ -1,14 +1,13 @@
 """Reloads the limits of a running server after each change."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from registry.storage.database import Database
 from tenants.ledger.ledger import Ledger
+from tenants.limits.history import history_of
 from tenants.limits.limiter import Limiter
 from tenants.limits.stored import QueueLimiter, StorageLimiter
-
-if TYPE_CHECKING:  # a server without keys loads no database
-    from registry.storage.database import Database
+from tenants.limits.table import LimitTable
 
 
 class LimitLoader:
@@ -22,11 +21,8 @@ class LimitLoader:
         self.limiter, self._ledger = limiter, ledger
         self.storage, self.queue = storage or StorageLimiter(), queue or QueueLimiter()
 
-    async def read(self, database: "Database") -> None:
+    async def read(self, database: Database) -> None:
         """Load the limits from the database. They are in effect when it returns. Raises Unavailable."""
-        from tenants.limits.history import history_of
-        from tenants.limits.table import LimitTable
-
         table = LimitTable(database)
         all_limits = await asyncio.to_thread(table.all)
         self.storage.replace([limit for limit in all_limits if limit.kind.is_stored])

@@ -4,19 +4,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from registry.base.threads import Threads
 from registry.base.wording import quoted
 from registry.bounds import USUAL, Bounds
 from registry.errors import NotFound, RoundhouseError, TooLarge
 from registry.names import DEFAULT_TEAM
+from registry.storage.database import Database
 from registry.storage.files import server_id
 from tenants.responses.rows import SEND_ITSELF, StoredResponse, edit, failure
-
-if TYPE_CHECKING:  # a server without keys loads no database
-    from registry.storage.database import Database
-    from tenants.responses.table import ResponseTable
+from tenants.responses.table import ResponseTable
 
 log = logging.getLogger("roundhouse.tenants")
 SWEEP_SECONDS = 600.0
@@ -45,10 +42,8 @@ class ResponseStore:
         self._running: dict[str, asyncio.Task[bytes]] = {}
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def read(self, database: "Database") -> None:
+    async def read(self, database: Database) -> None:
         """Read the teams' settings again. The first call also marks responses of the previous run as failed."""
-        from tenants.responses.table import ResponseTable
-
         if self._table is None:
             server = await asyncio.to_thread(server_id, self._data_dir)
             table = ResponseTable(database, server, self._bounds.responses_bytes)
@@ -166,7 +161,7 @@ class ResponseStore:
             except RoundhouseError as error:  # the next start marks them
                 log.warning("background responses could not be marked as failed", extra={"cause": error.message})
 
-    async def _sweep(self, table: "ResponseTable") -> None:
+    async def _sweep(self, table: ResponseTable) -> None:
         while True:
             try:
                 await asyncio.to_thread(table.sweep)

@@ -5,25 +5,20 @@ A key is shown once, when it is created. A limit can be simulated on the ledger 
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from console.host import Context, Page, Visit
 from registry.errors import BadRequest
 from tenants.caller import EVERY, SCOPES, Scope
-
-if TYPE_CHECKING:  # a server without keys loads no database
-    from tenants.keys.records import Key
-    from tenants.limits.records import Limit
-    from tenants.limits.simulate import Outcome
-    from tenants.watch import Tables
+from tenants.keys.records import Key, KeyRequest
+from tenants.limits import simulate as simulation
+from tenants.limits.records import Kind, Limit, Mode, amount_of
+from tenants.watch import Tables
 
 MOST_GONE = 200
 """Most revoked and expired keys in the table, the newest ones. None is ever deleted."""
 
 
 async def context(visit: Visit) -> Context:
-    from tenants.limits.records import Kind, Mode
-
     now = time.time()
     values: dict[str, object] = {
         "teams": [],
@@ -43,7 +38,7 @@ async def context(visit: Visit) -> Context:
     return values | {"teams": teams, "keys": keys, "more": more, "limits": limits, "whole": whole}
 
 
-def _newest(keys: "Iterable[Key]", now: float) -> "tuple[list[Key], int]":
+def _newest(keys: Iterable[Key], now: float) -> tuple[list[Key], int]:
     """Return the keys for the table, newest first, and how many are left out."""
     visible, gone = [], 0
     for key in sorted(keys, key=lambda key: key.created, reverse=True):
@@ -62,8 +57,6 @@ async def team(visit: Visit, body: Mapping[str, object]) -> Context:
 
 async def key(visit: Visit, body: Mapping[str, object]) -> Context:
     """Create a key. Only this answer contains its text."""
-    from tenants.keys.records import KeyRequest
-
     words = body.get("scopes")
     if not isinstance(words, list) or not words or not all(isinstance(word, str) and word in SCOPES for word in words):
         raise BadRequest(f"Scopes are {', '.join(sorted(SCOPES))}.", param="scopes")
@@ -80,7 +73,7 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
 async def revoke(visit: Visit, body: Mapping[str, object]) -> Context:
     id_ = _text(body, "id")
 
-    def work(tables: "Tables") -> "Key":
+    def work(tables: Tables) -> Key:
         tables.keys.check_admin_remains(lambda key: key.id == id_)
         return tables.keys.revoke(id_)
 
@@ -140,17 +133,13 @@ async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
     }
 
 
-def _simulated(tables: "Tables", requested: "Limit", days: int) -> "Outcome":
-    from tenants.limits.simulate import simulate
-
+def _simulated(tables: Tables, requested: Limit, days: int) -> simulation.Outcome:
     now = time.time()
-    return simulate(tables.database, requested, tables.limits.zone(requested), now - days * 86_400, now)
+    return simulation.simulate(tables.database, requested, tables.limits.zone(requested), now - days * 86_400, now)
 
 
-def _limit(body: Mapping[str, object]) -> "Limit":
+def _limit(body: Mapping[str, object]) -> Limit:
     """Parse a limit. Raises BadRequest."""
-    from tenants.limits.records import Kind, Limit, Mode, amount_of
-
     owner, subject = _text(body, "owner", "team"), _text(body, "subject")
     try:
         kind, mode = Kind(_text(body, "kind")), Mode(_text(body, "mode", "enforce"))

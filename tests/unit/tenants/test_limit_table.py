@@ -181,7 +181,7 @@ async def test_the_ledger_is_queried_only_for_new_limits(
         requested.append([limit.id for limit in limits])
         return history.SpendingHistory((), {})
 
-    monkeypatch.setattr(history, "history_of", reported)
+    monkeypatch.setattr("tenants.limits.loader.history_of", reported)
     table.create_team("search")
     limits, limiter = LimitTable(database, clock), Limiter()
     loader = LimitLoader(limiter, Ledger(tmp_path))
@@ -257,7 +257,7 @@ async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(
     def broken(*_: object) -> history.SpendingHistory:
         raise Unavailable("no")
 
-    monkeypatch.setattr(history, "history_of", broken)
+    monkeypatch.setattr("tenants.limits.loader.history_of", broken)
     table.create_team("search")
     LimitTable(database).set(Limit("", "team", "search", Kind.DAY, 100))
     limiter = Limiter()

@@ -105,11 +105,11 @@ def daily(
     if as_json + as_csv + as_html > 1:
         raise UsageError("Choose one of --json, --csv and --html.")
     with open_database(data_dir, database) as tables:
-        from tenants.costs.compare import read
+        from tenants.costs.compare import read_prices
         from tenants.costs.daily import as_json as as_document
         from tenants.costs.daily import as_rows, day_of_team, page_of
 
-        result = day_of_team(tables, team, day, currency, read(prices) if prices else [])
+        result = day_of_team(tables, team, day, currency, read_prices(prices) if prices else [])
     if as_html:
         print(page_of(result), end="")
     elif as_csv:
@@ -136,13 +136,13 @@ def compare(
     Example: roundhouse usage compare prices.yaml --from 2026-11-01
     """
     with open_database(data_dir, database) as tables:
-        from tenants.costs.compare import compared, read
+        from tenants.costs.compare import compared, read_prices
         from tenants.ledger.report import check_team, span
 
         if team is not None:
             check_team(tables, team)
         first, last = span(None, begin, end, time.time())
-        result = compared(tables, read(prices), first, last, team)
+        result = compared(tables, read_prices(prices), first, last, team)
     rows = [one.fields for one in result]
     if as_json:
         emit({"object": "usage.comparison", "currency": currency, "data": rows})

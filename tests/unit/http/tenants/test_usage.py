@@ -28,7 +28,7 @@ from runtime.gateway.target import Target
 from runtime.http.routes import ENDPOINTS
 from runtime.http.routing import endpoints
 from tenants.caller import EVERYBODY, Caller, Scope
-from tenants.costs import compare
+from tenants.costs.compare import ProviderPrice
 from tenants.keys.table import KeyTable
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.rows import Entry, Settlement
@@ -322,11 +322,11 @@ async def test_a_table_of_prices_is_not_read_on_the_event_loop(rig: LedgerRig, m
     """A hundred rows take 30 ms, which would delay every stream."""
     threads: list[threading.Thread] = []
 
-    def read(_: Path) -> list[compare.ProviderPrice]:
+    def read(_: Path) -> list[ProviderPrice]:
         threads.append(threading.current_thread())
         return []
 
-    monkeypatch.setattr(compare, "read", read)
+    monkeypatch.setattr("tenants.ledger.view.read_prices", read)
     gateway = rig.gateway.gateway
     gateway.services = replace(gateway.services, usage=UsageReport(rig.ledger, "EUR", Path("prices.yaml")))
     for path in ("comparison", "daily?team_id=default"):

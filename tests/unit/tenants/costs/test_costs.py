@@ -18,7 +18,7 @@ from registry.storage.database import Database
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.tenants import LedgerSink
-from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read
+from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read_prices
 from tenants.costs.daily import as_json, as_rows, day_of_team, page_of
 from tenants.costs.prices import MILLION, DeviceTime, PriceList, batch_price_list, price_list
 from tenants.keys.table import KeyTable
@@ -194,11 +194,11 @@ def test_usage_is_compared_with_another_providers_price_of_each_day(database: Da
 def test_a_table_of_prices_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("- {provider: p, model: m, for: [a], from: 2026-01-01, input: 0.15}\n")
-    assert read(path)[0].prices == PriceList(input=150_000, cached=150_000)
+    assert read_prices(path)[0].prices == PriceList(input=150_000, cached=150_000)
     for wrong in ("- {provider: p}", "a: b", "- [", "- {provider: p, model: m, for: [a], from: x}"):
         path.write_text(wrong)
         with pytest.raises(BadRequest):
-            read(path)
+            read_prices(path)
 
 
 def test_a_daily_report_is_in_the_teams_time_zone(database: Database, ledger: LedgerTable) -> None:
