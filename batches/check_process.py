@@ -29,7 +29,7 @@ from typing import BinaryIO
 import msgspec
 
 from batches.intake.split import SplitJob, split
-from batches.records import ADAPTER, BatchFault
+from batches.records import ADAPTER, CUSTOM_ID_LETTERS, BatchFault
 from registry.base.json import NOT_JSON, Values
 from registry.base.limits import limit
 from registry.errors import TooLarge
@@ -37,7 +37,6 @@ from registry.errors import TooLarge
 MEMORY = 384 << 20
 """Bytes of address space. The process itself uses 40 MiB of memory and 200 MiB of address space."""
 MOST_FAULTS = 100
-CUSTOM_ID_LETTERS = 512
 READ_BYTES = 1 << 20
 PART_LINES, PART_BYTES = 500, 1 << 17
 """A part ends with the line that reaches either bound."""

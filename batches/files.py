@@ -32,13 +32,9 @@ class FileTable:
             connection.execute(sa.insert(FILES).values(**asdict(file)))
         return file
 
-    def get(self, id_: str, team: str | None = None, *, deleted: bool = False) -> FileRecord | None:
-        """Return the file, or None if unknown or another team's. team: None for any. deleted: include deleted ones."""
-        query = sa.select(FILES).where(FILES.c.id == id_)
-        if team is not None:
-            query = query.where(FILES.c.team == team)
-        if not deleted:
-            query = query.where(FILES.c.deleted.is_(None))
+    def get(self, id_: str, team: str) -> FileRecord | None:
+        """Return the file, or None if it is unknown, deleted or another team's."""
+        query = sa.select(FILES).where(FILES.c.id == id_, FILES.c.team == team, FILES.c.deleted.is_(None))
         return find(self._database, query, _file)
 
     def list(

@@ -15,9 +15,11 @@ ADAPTER = " adapter_id="
 """Stands between model and adapter in the name of a line whose body has both, since no name contains a space."""
 
 
+CUSTOM_ID_LETTERS = 512
+"""Longest custom_id of a line, in characters."""
+
+
 class FileState(StrEnum):
-    UPLOADED = "uploaded"
-    """The bytes are stored, and are being checked."""
     PROCESSED = "processed"
     ERROR = "error"
 
@@ -59,7 +61,7 @@ class FileRecord:
     created: float
     expires: float | None = None
     """None for never."""
-    state: FileState = FileState.UPLOADED
+    state: FileState = FileState.PROCESSED
     details: str = ""
     """Why the check refused the file."""
     lines: int | None = None

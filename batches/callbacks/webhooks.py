@@ -1,7 +1,7 @@
 """The table of webhooks. A team sees only its own.
 
 Secrets must be usable for signing, so a hash would not do. The table stores a random seed, from which a key outside the
-database derives the secret (`secret_of`). Earlier versions stored the secrets themselves.
+database derives the secret (`secret_of`).
 """
 
 import base64
@@ -34,8 +34,8 @@ def new_seed() -> str:
 
 def secret_of(stored: str, key: bytes) -> str:
     """Return the secret for a stored seed, '' for none."""
-    if not stored or stored.startswith(PREFIX):
-        return stored
+    if not stored:
+        return ""
     return f"{PREFIX}{base64.b64encode(hmac.digest(key, stored.encode(), 'sha256')).decode()}"
 
 

@@ -16,6 +16,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
+from batches.records import CUSTOM_ID_LETTERS
 from registry.base.json import NOT_JSON, Values
 from registry.errors import TooLarge
 
@@ -23,7 +24,6 @@ LIST = "requests"
 REST_BYTES = 1 << 16
 """Most bytes of all other fields of the body, including their names."""
 ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-ID_LETTERS = 512
 _PLACE = re.compile(r"(.*) - at `\$\[(\d+)\]")
 """The part of msgspec's message that names a list item."""
 _BYTE = re.compile(r"\(byte (\d+)\)$")
@@ -185,8 +185,8 @@ def _check_id(job: SplitJob, text: str, ids: set[str], where: str) -> None:
     """Check an id. Raises _Fault if it is malformed or a duplicate."""
     if job.form == "messages" and not ANTHROPIC_ID.fullmatch(text):
         raise _Fault(f"{where}: it must have 1 to 64 letters, digits, hyphens or underscores.", where)
-    if not 0 < len(text) <= ID_LETTERS:
-        raise _Fault(f"{where}: it must have 1 to {ID_LETTERS} characters.", where)
+    if not 0 < len(text) <= CUSTOM_ID_LETTERS:
+        raise _Fault(f"{where}: it must have 1 to {CUSTOM_ID_LETTERS} characters.", where)
     if "\0" in text:
         raise _Fault(f"{where}: it must not contain a NUL character.", where)
     if text in ids:

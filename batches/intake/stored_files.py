@@ -82,7 +82,7 @@ class StoredFiles:
         now = time.time()
         file = FileRecord(
             f"file-{secrets.token_hex(16)}", new.team, new.name, new.purpose, size, now, now + new.life,
-            state=FileState.PROCESSED, idempotency=new.idempotency, body_hash=new.body_hash,
+            idempotency=new.idempotency, body_hash=new.body_hash,
         )  # fmt: skip
         return await self.insert(await self._checked(file, source), source)
 
@@ -141,9 +141,7 @@ class StoredFiles:
         size, now = (await asyncio.to_thread(source.stat)).st_size, time.time()
         await self._check_room(team, size)
         id_ = f"file-{secrets.token_hex(16)}"
-        file = FileRecord(
-            id_, team, "requests.jsonl", BATCH, size, now, now + UNREAD_SECONDS, state=FileState.PROCESSED, lines=lines
-        )
+        file = FileRecord(id_, team, "requests.jsonl", BATCH, size, now, now + UNREAD_SECONDS, lines=lines)
         return await self.insert(file, source)
 
     async def hide(self, file: FileRecord) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from batches.looks import look_repeatedly
-from batches.records import BatchFault, BatchRecord, BatchState, LineState
+from batches.records import CHUNK, BatchFault, BatchRecord, BatchState, LineState
 from batches.store import BatchStore
 from batches.work import policy
 from batches.work.forecaster import Forecaster, Observe
@@ -47,7 +47,6 @@ BEAT_SECONDS = 5.0
 BUDGET_SECONDS = 30.0
 """Longest pause of a team whose budget is spent, because its limits may be raised."""
 BUDGET_WORDS = "The team's budget has no room for these lines."
-CHUNK = 1000
 CLOSE_SECONDS = 10.0
 """Longest wait for running lines to end when the server stops."""
 

@@ -8,9 +8,11 @@ import numpy as np
 from registry.errors import BadRequest
 from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead
 from routing.intents.model import Acceptance
-from routing.intents.training import DEFAULTS, Example, TrainingOptions, counted, idf_of, letters_head, vector_head
+from routing.intents.training import Example, TrainingOptions, counted, idf_of, letters_head, vector_head
 
 YES, NO = "yes", "no"
+BUCKETS = 1 << 13
+OPTIONS = TrainingOptions(buckets=BUCKETS, typos=False)
 STEPS = 21
 LOSS = 0.01
 """Acceptance that may be lost for a cheaper threshold."""
@@ -38,15 +40,11 @@ class Point:
 
 
 def train_acceptance(
-    judged: Sequence[JudgedText],
-    vectors: Array | None = None,
-    embedding: str | None = None,
-    options: TrainingOptions = DEFAULTS,
+    judged: Sequence[JudgedText], vectors: Array | None = None, embedding: str | None = None
 ) -> Acceptance:
     """Train one head per target. Raises BadRequest."""
     targets = sorted({name for one in judged for name in one.accepted})
-    buckets = options.buckets or 1 << 13
-    idf = idf_of(counted([one.text for one in judged], buckets))  # shared by all heads, which have different rows
+    idf = idf_of(counted([one.text for one in judged], BUCKETS))  # shared by all heads, which have different rows
     letters, heads = list[LettersHead](), list[VectorHead]()
     for target in targets:
         rows = [index for index, one in enumerate(judged) if target in one.accepted]
@@ -55,9 +53,9 @@ def train_acceptance(
             raise BadRequest(
                 f"All judged answers of '{target}' are accepted, or all are rejected: add rows of the other kind."
             )
-        letters.append(letters_head(examples, [NO, YES], replace(options, buckets=buckets, typos=False), idf))
+        letters.append(letters_head(examples, [NO, YES], OPTIONS, idf))
         if vectors is not None:
-            heads.append(vector_head(examples, vectors[rows], [NO, YES], options))
+            heads.append(vector_head(examples, vectors[rows], [NO, YES], OPTIONS))
     vector = None
     if heads:
         weights = np.stack([head.weights[:, 1] - head.weights[:, 0] for head in heads], axis=1)

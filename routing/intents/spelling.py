@@ -104,12 +104,12 @@ _NEIGHBOURS = {
 }
 
 
-def mistyped(text: str, rng: Random, share: float = 0.15) -> str:
-    """Put a typing error into about `share` of the longer words, into at least one."""
+def mistyped(text: str, rng: Random) -> str:
+    """Put a typing error into about a seventh of the longer words, into at least one."""
     words = text.split(" ")
     long = [index for index, word in enumerate(words) if len(word) > 3 and word.isalpha()]
     if long:
-        for index in rng.sample(long, min(len(long), max(1, round(share * len(words))))):
+        for index in rng.sample(long, min(len(long), max(1, round(0.15 * len(words))))):
             words[index] = _with_error(words[index], rng)
     return " ".join(words)
 

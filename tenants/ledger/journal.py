@@ -35,9 +35,9 @@ class Journal:
     most: upper bound of the file size in bytes. Raises OSError if the file cannot be allocated.
     """
 
-    def __init__(self, path: Path, size: int | None = None, *, most: int = MOST) -> None:
+    def __init__(self, path: Path, most: int = MOST) -> None:
         disk = os.statvfs(path.parent)
-        self._size = min(most, disk.f_frsize * disk.f_blocks // 16) if size is None else size
+        self._size = min(most, disk.f_frsize * disk.f_blocks // 16)
         self.begun, self.ended = list[Entry](), list[Settlement]()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

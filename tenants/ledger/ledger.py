@@ -76,7 +76,7 @@ class Ledger:
 
     def _open_journal(self) -> Journal | None:
         try:
-            return Journal(self._data_dir / "ledger.journal", most=MOST_IN_FLEET if self._in_fleet else MOST)
+            return Journal(self._data_dir / "ledger.journal", MOST_IN_FLEET if self._in_fleet else MOST)
         except OSError as error:
             message = "no room for the ledger's journal: requests are refused while the disk is full"
             log.warning(message, extra={"cause": str(error)})

@@ -74,7 +74,7 @@ def start(tables: BatchTables) -> Callable[..., BatchRecord]:
     """Return a function that creates and starts a batch whose lines ask for these models."""
 
     def start(*models: str, batch: BatchRecord = BATCH) -> BatchRecord:
-        if tables.files.get(batch.input_file) is None:
+        if tables.files.get(batch.input_file, batch.team) is None:
             tables.files.create(replace(FILE, id=batch.input_file, team=batch.team))
         made = tables.batches.create(batch)
         assert made is not None

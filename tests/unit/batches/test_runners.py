@@ -116,7 +116,7 @@ def _play(local: Database, seed: int) -> None:
     chance = random.Random(seed)
     lines, files, batches = LineTable(local), FileTable(local), BatchTable(local)
     servers = {name: RunnerTable(local, name) for name in ("server-a", "server-b")}
-    if files.get(FILE.id) is None:
+    if files.get(FILE.id, FILE.team) is None:
         files.create(FILE)
     epochs = {name: table.open()[0] for name, table in servers.items()}
     owned: dict[int, list[Line]] = {epoch: [] for epoch in epochs.values()}

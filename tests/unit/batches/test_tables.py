@@ -72,8 +72,8 @@ def test_a_file_is_visible_only_to_its_team(tables: BatchTables) -> None:
     assert not tables.files.delete("file-1", "other", 5.0)
     assert tables.files.delete("file-1", "search", 5.0)
     assert not tables.files.delete("file-1", "search", 6.0)
-    assert tables.files.get("file-1") is None
-    assert tables.files.get("file-1", deleted=True) == replace(FILE, deleted=5.0)
+    assert tables.files.get("file-1", "search") is None
+    assert tables.files.unused(5.0) == [replace(FILE, deleted=5.0)]
     assert tables.files.list("search") == []
 
 

@@ -45,7 +45,7 @@ class Rig:
         batch = replace(BATCH, id=id_, team=team, input_file=f"file-{team}", callback=url)
 
         def work(tables: BatchTables) -> None:
-            if tables.files.get(batch.input_file) is None:
+            if tables.files.get(batch.input_file, team) is None:
                 tables.files.create(replace(FILE, id=batch.input_file, team=team))
             tables.batches.create(batch)
             tables.lines.add(id_, [NewLine(0, "a", "m", 0, 1)])
