@@ -14,6 +14,8 @@
 
 import sqlalchemy as sa
 
+from tenants.storage.tables import index_where
+
 METADATA = sa.MetaData()
 VERSION_TABLE = "batches_version"
 
@@ -104,21 +106,8 @@ LINES = sa.Table(
     sa.Column("status", sa.Integer),
     *_texts("code", "request", "served", "adapter"),
     sa.Column("result", sa.LargeBinary),
-    sa.Index(
-        "ix_lines_waiting",
-        "batch",
-        "model",
-        "number",
-        sqlite_where=sa.text("state = 'waiting'"),
-        postgresql_where=sa.text("state = 'waiting'"),
-    ),
-    sa.Index(
-        "ix_lines_running",
-        "epoch",
-        "batch",
-        sqlite_where=sa.text("state = 'running'"),
-        postgresql_where=sa.text("state = 'running'"),
-    ),
+    index_where("ix_lines_waiting", "batch", "model", "number", where="state = 'waiting'"),
+    index_where("ix_lines_running", "epoch", "batch", where="state = 'running'"),
 )
 RUNNERS = sa.Table(
     "runners",
@@ -170,16 +159,6 @@ OUTBOX = sa.Table(
     sa.Column("status", sa.Integer),
     *_texts("error"),
     sa.Column("ended", sa.Double, index=True),
-    sa.Index(
-        "ix_outbox_pending",
-        "due",
-        sqlite_where=sa.text("state = 'pending'"),
-        postgresql_where=sa.text("state = 'pending'"),
-    ),
-    sa.Index(
-        "ix_outbox_sending",
-        "epoch",
-        sqlite_where=sa.text("state = 'sending'"),
-        postgresql_where=sa.text("state = 'sending'"),
-    ),
+    index_where("ix_outbox_pending", "due", where="state = 'pending'"),
+    index_where("ix_outbox_sending", "epoch", where="state = 'sending'"),
 )

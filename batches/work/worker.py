@@ -285,16 +285,16 @@ class BatchWorker:
             )
         self._enough_ends = min(policy.look_ahead(room.traffic) for room in rooms.values()) // 2
         self._join(by_id, groups)
-        runs = Counter(attempt.batch.id for attempt, _ in self._running.values())
+        runs = {attempt.batch.id for attempt, _ in self._running.values()}
         works = [
             self._work_of(batch, callers[batch.id], groups[batch.id], now) for batch in batches if batch.id in groups
         ]
         claims = policy.choose(works, {key: self._use(key, room) for key, room in rooms.items()}, self._shares)
         pace, taken = policy.pace(room.traffic for room in rooms.values()), 0
         for claim in claims:
-            await self._take(by_id[claim.batch], callers[claim.batch], claim, now, (pace, taken))
+            await self._take(by_id[claim.batch], callers[claim.batch], claim, now, pace, taken)
             taken += claim.count
-        await self._explain(by_id, groups, rooms, {claim.batch for claim in claims}, runs)
+        await self._explain(by_id, groups, rooms, runs | {claim.batch for claim in claims})
         left = Counter[str]()
         for group in (group for many in groups.values() for group in many):
             left[group.room] += group.count + group.suspects
@@ -333,9 +333,9 @@ class BatchWorker:
         )
 
     async def _take(
-        self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float, pace: tuple[float, int]
+        self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float, pace: float, before: int
     ) -> None:
-        """Claim lines and run them. pace: seconds between two of them, and how many were claimed just before."""
+        """Claim lines and run them. pace: seconds between two of them. before: lines that were claimed just before."""
         epoch = self._epoch
         assert epoch is not None
         lines = await self._store.write(
@@ -343,14 +343,13 @@ class BatchWorker:
                 epoch, claim.batch, claim.name, claim.count, now, suspects=claim.is_suspect
             )
         )
-        seconds, before = pace
         for number, line in enumerate(lines, start=before):
             request = f"batch_req_{secrets.token_hex(12)}"
             attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
             attempt.is_raised = claim.is_raised
             attempt.expected_work = self._line_work(batch, attempt.model)
             self._shares.charge(claim.room, batch.team, attempt.expected_work, caller.weight)
-            self._follow(self._run(attempt, claim.room, number * seconds), attempt, claim.room)
+            self._follow(self._run(attempt, claim.room, number * pace), attempt, claim.room)
         self._waiting.take(claim.batch, claim.name, claim.count, len(lines), suspects=claim.is_suspect)
 
     async def _explain(
@@ -358,18 +357,14 @@ class BatchWorker:
         batches: Mapping[str, BatchRecord],
         groups: Mapping[str, Sequence[policy.LineGroup]],
         rooms: Mapping[str, policy.NamedRoom],
-        claimed: set[str],
-        runs: Mapping[str, int],
+        runs: Collection[str],
     ) -> None:
-        """Store why batches without a running line wait."""
+        """Store why batches wait. runs: those with running lines, which do not."""
         for id_, batch in batches.items():
             its_rooms = [rooms[group.room] for group in groups.get(id_, ())]
             if its_rooms and all(room.is_remote and not room.words for room in its_rooms):
                 continue
-            if id_ in claimed or runs.get(id_, 0):
-                words = ""
-            else:
-                words = next((room.words for room in its_rooms if room.words), "")
+            words = "" if id_ in runs else next((room.words for room in its_rooms if room.words), "")
             await self._set_wait(batch, words)
 
     async def _set_wait(self, batch: BatchRecord, words: str, until: float | None = None) -> None:

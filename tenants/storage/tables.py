@@ -31,6 +31,11 @@ def _numbers(*names: str, default: str | None = None) -> list[sa.Column[int]]:
     return [sa.Column(name, sa.BigInteger, nullable=False, server_default=default) for name in names]
 
 
+def index_where(name: str, *columns: str, where: str) -> sa.Index:
+    """Return an index of only the rows that fulfil a condition."""
+    return sa.Index(name, *columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
 TEAMS = sa.Table(
     "teams",
     METADATA,
@@ -138,16 +143,8 @@ LEDGER = sa.Table(
     sa.Column("reason", sa.String(128), nullable=False, server_default=""),
     sa.Column("score", sa.Double),
     sa.Index("ix_ledger_request", "request"),
-    sa.Index(
-        "ix_ledger_router",
-        "router",
-        "at",
-        sqlite_where=sa.text("router <> ''"),
-        postgresql_where=sa.text("router <> ''"),
-    ),
-    sa.Index(
-        "ix_ledger_open", "server", sqlite_where=sa.text("state = 'open'"), postgresql_where=sa.text("state = 'open'")
-    ),
+    index_where("ix_ledger_router", "router", "at", where="router <> ''"),
+    index_where("ix_ledger_open", "server", where="state = 'open'"),
 )
 PRUNED = sa.Table(
     "pruned",
