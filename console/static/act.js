@@ -111,15 +111,22 @@ export async function* events(response) {
   }
 }
 
-// Disable a button while its call runs, and give it back the focus that disabling takes away.
-export async function withDisabled(button, does) {
+// Run `does`, and show its error in `where`.
+export async function attempt(where, does) {
+  try { await does(); } catch (error) { say(where, error.message, "bad", error.faults); }
+}
+
+// The same, with a button disabled meanwhile. Then give it back the focus that disabling takes away.
+export async function withDisabled(button, where, does) {
   const isFocused = document.activeElement === button;
   button.disabled = true;
-  try { return await does(); } finally {
-    button.disabled = false;
-    if (isFocused && document.activeElement === document.body) button.focus();
-  }
+  await attempt(where, does);
+  button.disabled = false;
+  if (isFocused && document.activeElement === document.body) button.focus();
 }
+
+// Fetch the parts of the page again that may have changed.
+export const changed = () => document.dispatchEvent(new Event("changed"));
 
 // Return the submit button of a form, no matter how the form was submitted.
 export const sender = (event) => event.submitter ?? event.target.querySelector("button[type=submit]");
@@ -130,14 +137,10 @@ const said = () => document.getElementById("said");
 async function press(button) {
   if (button.dataset.ask && !confirm(button.dataset.ask)) return;
   const [method, path] = button.dataset.call.split(" ");
-  try {
-    const where = button.dataset.here === undefined ? api(path) : path;
-    await ask(method, where, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
-    say(said(), button.dataset.done ?? "Done.", "good");
-    document.dispatchEvent(new Event("changed"));
-  } catch (error) {
-    say(said(), error.message, "bad", error.faults ?? []);
-  }
+  const where = button.dataset.here === undefined ? api(path) : path;
+  await ask(method, where, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+  say(said(), button.dataset.done ?? "Done.", "good");
+  changed();
 }
 
 // <button data-alias="v1/adapters/x" data-version="v2">
@@ -145,13 +148,9 @@ async function setAlias(button) {
   const { alias: path, version } = button.dataset;
   const alias = prompt(`An alias for ${version}, such as prod`)?.trim();
   if (!alias) return;
-  try {
-    await ask("PUT", api(`${path}/aliases/${encodeURIComponent(alias)}`), { version });
-    say(said(), `${alias} points at ${version}.`, "good");
-    document.dispatchEvent(new Event("changed"));
-  } catch (error) {
-    say(said(), error.message, "bad", error.faults);
-  }
+  await ask("PUT", api(`${path}/aliases/${encodeURIComponent(alias)}`), { version });
+  say(said(), `${alias} points at ${version}.`, "good");
+  changed();
 }
 
 // <input data-filter="ID">: show only the rows or options of that element that contain all of its words. If the selected
@@ -196,11 +195,11 @@ function copySelection(button) {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-call]");
-  if (button) withDisabled(button, () => press(button));
+  if (button) withDisabled(button, said(), () => press(button));
   const aliased = event.target.closest("[data-alias]");
-  if (aliased) setAlias(aliased);
+  if (aliased) attempt(said(), () => setAlias(aliased));
   if (event.target.closest("[data-sign-out]")) {
-    ask("POST", "sign-out", {}).then((answer) => answer.json()).then(({ next }) => location.assign(next), (error) => say(said(), error.message, "bad"));
+    attempt(said(), async () => location.assign((await (await ask("POST", "sign-out", {})).json()).next));
   }
   const copied = event.target.closest("[data-copy]");
   if (copied) copy(copied);
@@ -226,13 +225,11 @@ document.addEventListener("changed", () => {
   }
 });
 
-document.getElementById("sign-in")?.addEventListener("submit", async (event) => {
+document.getElementById("sign-in")?.addEventListener("submit", (event) => {
   event.preventDefault();
   const form = event.target;
-  try {
+  attempt(said(), async () => {
     await ask("POST", "sign-in", { key: form.elements.key.value.trim() });
     location.assign(form.dataset.next);
-  } catch (error) {
-    say(said(), error.message, "bad");
-  }
+  });
 });

@@ -1,5 +1,5 @@
 // Registers a dropped file at once. A refusal lists every fault.
-import { api, ask, make, say } from "../act.js";
+import { api, ask, attempt, changed, make, say, withDisabled } from "../act.js";
 
 const form = document.getElementById("register");
 const drop = document.getElementById("drop");
@@ -20,7 +20,7 @@ async function register(file) {
     const words = answer.new ? `${answer.name} ${answer.registered} is registered for ${answer.base}.` : `${answer.name} had this content already, as ${answer.registered}.`;
     say(where, words, "good").append(make("p", { class: "small mono" }, answer.digest));
     form.elements.name.value = "";
-    document.dispatchEvent(new Event("changed"));
+    changed();
   } catch (error) {
     say(where, `${file.name} is refused: ${error.message}`, "bad", error.faults);
   }
@@ -51,7 +51,7 @@ async function probe(button) {
   const { probe: result } = await (await ask("GET", api(path))).json();
   const words = { passed: "passed its probe", failed: "failed its probe", unchecked: "was not probed" }[result.state];
   say(where, `${model} ${words}. Expected “${result.expected}”, answered “${result.answered ?? "nothing"}”. ${refused}`, result.state === "passed" ? "good" : "bad");
-  document.dispatchEvent(new Event("changed"));
+  changed();
 }
 
 // Merge base and adapter into a separate model, which can be added right away.
@@ -61,33 +61,30 @@ async function merge(button) {
   const merged = await (await ask("POST", api(`${button.dataset.merge}/merge`), {})).json();
   const box = say(where, `${merged.name}@${merged.version} and ${merged.base} are now one model, in ${merged.output}.`, "good");
   const add = make("button", { type: "button", class: "small" }, "Serve it");
-  add.addEventListener("click", () => ask("POST", api("v1/models"), { source: merged.output }).then(
-    async (answer) => say(where, `${(await answer.json()).id} was added. It loads when a request needs it.`, "good"),
-    (error) => say(where, error.message, "bad", error.faults)));
+  add.addEventListener("click", () => attempt(where, async () => {
+    const { id } = await (await ask("POST", api("v1/models"), { source: merged.output })).json();
+    say(where, `${id} was added. It loads when a request needs it.`, "good");
+  }));
   box.append(make("p", {}, add));
 }
 
-document.getElementById("rows").addEventListener("click", async (event) => {
+document.getElementById("rows").addEventListener("click", (event) => {
   for (const [name, does] of Object.entries({ probe, merge })) {
     const button = event.target.closest(`[data-${name}]`);
-    if (!button) continue;
-    button.disabled = true;
-    try { await does(button); } catch (error) { say(where, error.message, "bad", error.faults); } finally { button.disabled = false; }
+    if (button) withDisabled(button, where, () => does(button));
   }
 });
 
-document.getElementById("combine")?.addEventListener("submit", async (event) => {
+document.getElementById("combine")?.addEventListener("submit", (event) => {
   event.preventDefault();
   const output = document.getElementById("combined");
   const { name, method, density, part, weight } = event.target.elements;
   const adapters = [...part].map((one, i) => ({ name: one.value, weight: Number(weight[i].value) })).filter((one) => one.name);
   output.replaceChildren(make("p", { class: "dim" }, "combining…"), make("progress", { "aria-label": "combining" }));
-  try {
+  attempt(output, async () => {
     const body = { name: name.value.trim(), adapters, method: method.value, density: Number(density.value) };
     const made = await (await ask("POST", api("v1/adapters/combine"), body)).json();
     say(output, `${made.name} ${made.registered} is registered for ${made.base}.`, "good");
-    document.dispatchEvent(new Event("changed"));
-  } catch (error) {
-    say(output, error.message, "bad", error.faults);
-  }
+    changed();
+  });
 });

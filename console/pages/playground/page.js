@@ -130,12 +130,10 @@ $("chat-form")?.addEventListener("submit", async (event) => {
   if (!text || button.disabled) return; // Enter in the text field submits the form even if its button is disabled
   stopped = new AbortController();
   $("stop").disabled = false;
-  await withDisabled(button, async () => {
-    try {
-      const chosen = await options(event.target);
-      $("chat-said").replaceChildren();
-      await Promise.all(sides.map((side) => turn(side, text, chosen)));
-    } catch (error) { say($("chat-said"), error.message, "bad"); }
+  await withDisabled(button, $("chat-said"), async () => {
+    const chosen = await options(event.target);
+    $("chat-said").replaceChildren();
+    await Promise.all(sides.map((side) => turn(side, text, chosen)));
   });
   $("stop").disabled = true;
 });
@@ -152,9 +150,9 @@ $("chat-form")?.elements.text.addEventListener("keydown", (event) => {
 function onSubmit(id, where, does) {
   $(id)?.addEventListener("submit", (event) => {
     event.preventDefault();
-    withDisabled(sender(event), async () => {
+    withDisabled(sender(event), $(where), async () => {
       say($(where), "working…");
-      try { await does(event.target); } catch (error) { say($(where), error.message, "bad", error.faults); }
+      await does(event.target);
     });
   });
 }

@@ -1,5 +1,5 @@
 // Adds, edits and tests providers.
-import { api, ask, say, sender, withDisabled } from "../act.js";
+import { api, ask, attempt, changed, say, sender, withDisabled } from "../act.js";
 
 const said = document.getElementById("said");
 const form = document.getElementById("provider");
@@ -34,40 +34,28 @@ form?.addEventListener("submit", (event) => {
     ...(key.value.trim() ? { key_env: key.value.trim() } : {}),
   };
   const where = document.getElementById("added");
-  withDisabled(sender(event), async () => {
-    try {
-      await ask("PUT", path(id.value.trim()), document_);
-      say(where, edited ? `${id.value.trim()} was changed.` : `${id.value.trim()} was added. Use ${id.value.trim()}/${names[0]} as a model.`, "good");
-      if (edited) form.reset();
-      document.dispatchEvent(new Event("changed"));
-    } catch (error) {
-      say(where, error.message, "bad", error.faults);
-    }
+  withDisabled(sender(event), where, async () => {
+    await ask("PUT", path(id.value.trim()), document_);
+    say(where, edited ? `${id.value.trim()} was changed.` : `${id.value.trim()} was added. Use ${id.value.trim()}/${names[0]} as a model.`, "good");
+    if (edited) form.reset();
+    changed();
   });
 });
 
-document.addEventListener("click", async (event) => {
+document.addEventListener("click", (event) => {
   const pencil = event.target.closest("[data-edit]");
   if (pencil) {
     const { edit: id } = pencil.dataset;
-    try {
-      show(id, (await (await ask("GET", path(id))).json()).definition);
-    } catch (error) {
-      say(said, error.message, "bad", error.faults);
-    }
+    attempt(said, async () => show(id, (await (await ask("GET", path(id))).json()).definition));
     return;
   }
   const button = event.target.closest("[data-test]");
   if (!button) return;
   const { test: id } = button.dataset;
-  withDisabled(button, async () => {
+  withDisabled(button, said, async () => {
     say(said, `testing ${id} …`);
-    try {
-      const found = await (await ask("POST", `${path(id)}/test`)).json();
-      const missing = found.missing.length ? ` It does not list ${found.missing.join(", ")}.` : "";
-      say(said, `${id}: ${found.message}${missing}`, found.ok ? "good" : "bad");
-    } catch (error) {
-      say(said, error.message, "bad", error.faults);
-    }
+    const found = await (await ask("POST", `${path(id)}/test`)).json();
+    const missing = found.missing.length ? ` It does not list ${found.missing.join(", ")}.` : "";
+    say(said, `${id}: ${found.message}${missing}`, found.ok ? "good" : "bad");
   });
 });

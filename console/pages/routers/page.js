@@ -1,5 +1,5 @@
 // Explains the decision for a message, and draws the curve of other thresholds.
-import { api, ask, draw, make, say } from "../act.js";
+import { api, ask, attempt, draw, make, say } from "../act.js";
 
 const $ = (id) => document.getElementById(id);
 const part = (value) => value.toFixed(3);
@@ -16,10 +16,10 @@ function fact(name, value) {
   return make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "wrap" }, value));
 }
 
-$("explain")?.addEventListener("submit", async (event) => {
+$("explain")?.addEventListener("submit", (event) => {
   event.preventDefault();
   const { model, text } = event.target.elements;
-  try {
+  attempt($("decided"), async () => {
     const response = await ask("POST", api("v1/route"), { model: model.value, messages: [{ role: "user", content: text.value }] });
     const found = await response.json();
     const took = /dur=([\d.]+)/.exec(response.headers.get("server-timing") ?? "")?.[1];
@@ -29,7 +29,7 @@ $("explain")?.addEventListener("submit", async (event) => {
     if (Object.keys(found.scores).length) box.append(make("h3", {}, "Scores and alternatives"), scores(found));
     box.append(make("table", {}, make("tbody", {}, fact("alternatives", found.alternatives.join(", ") || "none"), fact("fall-backs", found.fallbacks.join(", ") || "none"),
       ...Object.entries(found.saw).map(([name, value]) => fact(name.replaceAll("_", " "), value)))));
-  } catch (error) { say($("decided"), error.message, "bad", error.faults); }
+  });
 });
 
 // --- cost and quality -----------------------------------------------------------------------------------------------

@@ -1,14 +1,13 @@
 // Creates teams and keys. A key's text is only in the answer to its creation, and on this page until you leave it.
-import { ask, make, say, sender, withDisabled } from "../act.js";
+import { ask, changed, make, say, sender, withDisabled } from "../act.js";
 
 const where = document.getElementById("made");
 let isOpen = !document.querySelector("[data-sign-out]");
-const changed = () => document.dispatchEvent(new Event("changed"));
 
 // Later messages do not replace it, because it cannot be shown again.
 function show(key, name = "") {
   const use = make("button", { type: "button", class: "small" }, "Sign in with it");
-  use.addEventListener("click", () => withDisabled(use, () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad"))));
+  use.addEventListener("click", () => withDisabled(use, where, () => signIn(key.value).then(() => location.reload())));
   where.replaceChildren();
   document.getElementById("secrets").prepend(make("div", { class: "said good" }, `Key ${key.id} of team ${key.team}. Store it: it is not shown again.`,
     make("div", { class: "secret" }, make("code", {}, key.value), make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"), use)));
@@ -32,13 +31,9 @@ async function signIn(key, tries = 20) {
 }
 
 function send(button, path, body, done) {
-  return withDisabled(button, async () => {
-    try {
-      await done(await (await ask("POST", path, body)).json());
-      changed();
-    } catch (error) {
-      say(where, error.message, "bad", error.faults);
-    }
+  return withDisabled(button, where, async () => {
+    await done(await (await ask("POST", path, body)).json());
+    changed();
   });
 }
 
@@ -79,27 +74,23 @@ document.getElementById("rows").addEventListener("click", (event) => {
 
 document.getElementById("limit").addEventListener("submit", (event) => {
   event.preventDefault();
-  withDisabled(sender(event), () => limit(event));
+  const output = document.getElementById("limited");
+  withDisabled(sender(event), output, () => limit(event, output));
 });
 
-async function limit(event) {
-  const output = document.getElementById("limited");
+async function limit(event, output) {
   const { subject, kind, amount, model, mode } = event.target.elements;
   const [owner, whose] = subject.value.split(" ");
   const body = { owner, subject: whose ?? "", kind: kind.value, amount: amount.value.trim(), model: model.value.trim(), mode: mode.value };
   const isTrial = event.submitter?.value === "simulate";
-  try {
-    const found = await (await ask("POST", isTrial ? "teams/simulate" : "teams/limit", body)).json();
-    if (isTrial) {
-      const when = found.refused ? ` The first at ${new Date(found.first * 1e3).toLocaleString()}, the last at ${new Date(found.last * 1e3).toLocaleString()}.` : "";
-      say(output, `${found.amount} ${found.words} would have refused ${found.refused} of ${found.requests} requests of the last ${found.days} days.${when}`, found.refused ? "" : "good");
-      return;
-    }
-    say(output, `Set: ${found.words}. It takes effect within a second.`, "good");
-    changed();
-  } catch (error) {
-    say(output, error.message, "bad", error.faults);
+  const found = await (await ask("POST", isTrial ? "teams/simulate" : "teams/limit", body)).json();
+  if (isTrial) {
+    const when = found.refused ? ` The first at ${new Date(found.first * 1e3).toLocaleString()}, the last at ${new Date(found.last * 1e3).toLocaleString()}.` : "";
+    say(output, `${found.amount} ${found.words} would have refused ${found.refused} of ${found.requests} requests of the last ${found.days} days.${when}`, found.refused ? "" : "good");
+    return;
   }
+  say(output, `Set: ${found.words}. It takes effect within a second.`, "good");
+  changed();
 }
 
 document.querySelector('[data-part="list"]').addEventListener("click", (event) => {
