@@ -160,19 +160,6 @@ ViewFor = Callable[[LiveView, str | None], LiveView]
 """Restricts a view to one team. None for all teams."""
 
 
-class Sample:
-    def __init__(self, now: LiveView, view_for: ViewFor) -> None:
-        self._now, self._view_for = now, view_for
-        self._encoded: dict[str | None, bytes] = {}
-
-    def event(self, team: str | None) -> bytes:
-        """Return the sample as an event of the stream."""
-        if team not in self._encoded:
-            now = self._view_for(self._now, team)
-            self._encoded[team] = sse.event(now, "now")
-        return self._encoded[team]
-
-
 class Live:
     """Streams samples to viewers. most: concurrent viewers, of which those of one team may be three quarters."""
 
@@ -183,7 +170,9 @@ class Live:
         self.viewers = 0
         self._of_team = Counter[str]()
         self._sampler: asyncio.Task[None] | None = None
-        self._sample: Sample | None = None
+        self._sample: LiveView | None = None
+        self._encoded: dict[str | None, bytes] = {}
+        """The sample as an event of the stream, by team."""
         self._poked, self._fresh = asyncio.Event(), asyncio.Event()
         self._closed = False
 
@@ -225,12 +214,14 @@ class Live:
             self._sampler = asyncio.create_task(self._take(look), name="console-sampler")
         try:
             yield b"retry: 1000\n\n"
-            sent: Sample | None = None
+            sent: LiveView | None = None
             while not self._closed:
                 fresh, sample = self._fresh, self._sample
                 if sample is not None and sample is not sent:
                     sent = sample
-                    yield sample.event(team)
+                    if team not in self._encoded:
+                        self._encoded[team] = sse.event(self._view_for(sample, team), "now")
+                    yield self._encoded[team]
                 await fresh.wait()
         finally:
             self.viewers -= 1
@@ -244,7 +235,7 @@ class Live:
         while True:
             self._poked.clear()
             try:
-                self._sample = Sample(look(), self._view_for)
+                self._sample, self._encoded = look(), {}
                 self._tell()
             except Exception:  # a fault must not end the stream for all viewers
                 log.exception("cannot sample the state of the server for the console")

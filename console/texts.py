@@ -93,10 +93,6 @@ class TranscriptStore:
         self._teams = frozenset(teams)
         self._transcripts = {key: texts for key, texts in self._transcripts.items() if key[0] in self._teams}
 
-    def start(self, body: bytes) -> Transcript:
-        """Return a transcript of a request with this body."""
-        return Transcript(body)
-
     def add(self, team: str, id_: str, at: float, texts: Transcript) -> None:
         """Add the transcript of a request that ended at `at`."""
         if team not in self._teams:

@@ -85,7 +85,7 @@ class Web:
         visit, slug = self._visit(request), request.path_params["slug"]
         page = _page(slug, visit.host)
         part = request.query_params.get("part")
-        if visit.caller.key is None and not visit.may(*page.scopes):
+        if _must_sign_in(visit, page):
             where = f"sign-in?next={slug}"
             if part is None:
                 return redirect_to(where)
@@ -107,7 +107,7 @@ class Web:
         if slug not in (*OF_NODE, "events"):
             raise NotFound("There is no such page of another server.", code="unknown_path")
         page = _page("now" if slug == "events" else slug, visit.host)
-        if visit.caller.key is None and not visit.may(*page.scopes):
+        if _must_sign_in(visit, page):
             return redirect_to("../../sign-in?next=fleet")
         _check(visit, page)
         query = f"?{request.url.query}" if request.url.query else ""
@@ -119,7 +119,7 @@ class Web:
         action = page.actions.get(request.path_params["action"])
         if action is None:
             raise NotFound("There is no such action here.", code="unknown_path")
-        if visit.caller.key is None and not visit.may(*page.scopes):
+        if _must_sign_in(visit, page):
             raise Unauthorized("Sign in first.", code="missing_api_key")
         _check(visit, page)
         return json_object(await action(visit, await read_json(request)))
@@ -162,6 +162,11 @@ def _page(slug: str, host: Host) -> Page:
     if page is None or not page.is_available(host):
         raise NotFound("There is no such page here.", code="unknown_path")
     return page
+
+
+def _must_sign_in(visit: Visit, page: Page) -> bool:
+    """Whether the caller has no key yet, and needs one for this page."""
+    return visit.caller.key is None and not visit.may(*page.scopes)
 
 
 def _check(visit: Visit, page: Page) -> None:

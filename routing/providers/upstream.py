@@ -85,17 +85,12 @@ class Upstream:
         self._connection: Connection | None = None
         self._idle = asyncio.Event()
 
-    @property
-    def connection(self) -> Connection:
-        """The connection, created with the first request, because there is no event loop before."""
+    async def connect(self) -> Connection:
+        """Return the connection, created with the first request, because its library takes long to import."""
+        await import_in_thread("registry.base.session")
         if self._connection is None:
             self._connection = Connection(self.provider)
         return self._connection
-
-    async def connect(self) -> Connection:
-        """Return the connection, after importing its library without blocking the event loop."""
-        await import_in_thread("registry.base.session")
-        return self.connection
 
     @property
     def is_open(self) -> bool:

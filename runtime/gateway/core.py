@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from console.texts import TranscriptStore
+from console.texts import Transcript, TranscriptStore
 from models.tasks import Call
 from registry.base.wording import quoted
 from registry.errors import Forbidden, Misdirected, NotFound, RoundhouseError, Unavailable
@@ -82,7 +82,7 @@ class Gateway:
     def start_transcript(self, request: Request, body: bytes = b"") -> None:
         """Start storing the request's texts, if its team stores them."""
         if self._transcripts.is_enabled(request.context.caller.team):
-            request.transcript = self._transcripts.start(body)
+            request.transcript = Transcript(body)
 
     def end_attempt(self, request: Request, error: RoundhouseError) -> None:
         """End a failed attempt that another one follows, and count what it used."""

@@ -113,7 +113,7 @@ async def test_a_removed_provider_is_closed_with_the_server(tmp_path: Path) -> N
         rig.gateway.providers.serve([])
         await asyncio.sleep(0)
         await rig.gateway.providers.close()
-        assert before.connection._session.closed
+        assert (await before.connect())._session.closed
         assert (await requested).status_code == 502
 
 

@@ -104,7 +104,7 @@ async def test_a_name_that_changes_its_address_is_checked_at_each_connection(
         names = Names(monkeypatch, ["127.0.0.1"], ["169.254.169.254"])
         assert (await rig.chat()).status_code == 200
         assert names.requested == 1
-        connector: Any = rig.gateway.providers.upstreams["there"].connection._session.connector
+        connector: Any = (await rig.gateway.providers.upstreams["there"].connect())._session.connector
         connector.clear_dns_cache()
         found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_address")
