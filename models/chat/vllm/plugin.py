@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing import util
-from typing import Any
 
 from packaging.version import Version
 
@@ -120,7 +118,7 @@ def _patch_all() -> None:
     from vllm.v1.engine.core_client import AsyncMPClient
     from vllm.v1.structured_output import StructuredOutputManager
 
-    from models.chat.vllm import core, grammars
+    from models.chat.vllm import core, grammars, missing_weights
     from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
     from models.chat.vllm.media import decoding, reading, sending
@@ -132,7 +130,7 @@ def _patch_all() -> None:
     batch_share.patch(Scheduler)
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
-    patch_weights(DefaultModelLoader)
+    missing_weights.patch(DefaultModelLoader)
     reading.patch(factories, image, BaseRenderer)
     decoding.patch(connector, media_image, media_audio, video, (decoders, opencv))
     sending.patch(AsyncMPClient, EngineCore)
@@ -144,7 +142,7 @@ def _patch_all() -> None:
 
 
 def patch_gpu() -> None:
-    """Apply the patches for a GPU, except speed patches named in `variables.STOCK`. Does not use the device."""
+    """Apply the patches for a GPU, without using it; `variables.STOCK` may leave out the one only for speed."""
     from vllm.v1.worker.gpu_worker import Worker
 
     from models.chat.vllm.cuda import sleep_memory
@@ -152,10 +150,8 @@ def patch_gpu() -> None:
     patch_device_ids()
     sleep_memory.patch(Worker)
     _active_counts()
-    left_out = os.environ.get(variables.STOCK, "").split(",")
-    for name, patch in GPU_PATCHES.items():
-        if name not in left_out:
-            patch()
+    if os.environ.get(variables.STOCK) != "metadata":
+        _metadata()
 
 
 def patch_device_ids() -> None:
@@ -176,10 +172,6 @@ def _metadata() -> None:
     metadata.patch(PunicaWrapperGPU, LoraState)
 
 
-GPU_PATCHES: dict[str, Callable[[], None]] = {"metadata": _metadata}
-"""Patches that can be left out, by name. Patches needed for correct answers have no name."""
-
-
 def _active_counts() -> None:
     import vllm.lora.punica_wrapper.punica_gpu as punica_gpu
     import vllm.lora.utils as lora_utils
@@ -190,62 +182,3 @@ def _active_counts() -> None:
     from models.chat.vllm.adapters import active_counts
 
     active_counts.patch([lora_utils, punica_gpu, dispatcher, gpu_lora_utils], runner)
-
-
-# --- weights missing in the files -----------------------------------------------------------------------------------
-WEIGHTS = ("weight", "w13_weight", "w2_weight", "bias")
-"""Weights that are uninitialised memory at first, in layers that are not quantized."""
-FEW = 5
-
-
-def patch_weights(loader: Any) -> None:
-    """Refuse a model whose files lack weights. loader: vLLM's DefaultModelLoader.
-
-    vLLM 0.32 does not notice missing weights of linear layers, embeddings and experts: it exempts them from its own
-    check (`track_weights_loading`), and they compute with what was in memory. So one value of each row is set to NaN
-    before the files are read, and none may be left afterwards. That works whatever names vLLM's mappers know.
-    """
-    own = loader.load_weights
-
-    def load_weights(self: Any, model: Any, model_config: Any) -> None:
-        marked = dict(_fillable(model))
-        for rows in marked.values():
-            rows.fill_(float("nan"))
-        own(self, model, model_config)
-        refuse_unfilled({name for name, rows in marked.items() if rows.isnan().any()}, type(model).__name__)
-
-    loader.load_weights = load_weights
-
-
-def _fillable(model: Any) -> Iterator[tuple[str, Any]]:
-    """Iterate over the first column of each matrix that the files must fill, or a bias, by name; tied ones once."""
-    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
-    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
-    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
-
-    plain = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, UnquantizedFusedMoEMethod)
-    seen: set[int] = set()
-    for prefix, module in model.named_modules():
-        if not isinstance(getattr(module, "quant_method", None), plain):
-            continue
-        for name, parameter in module.named_parameters(recurse=False):
-            if name not in WEIGHTS or id(parameter) in seen or parameter.is_meta or not parameter.is_floating_point():
-                continue
-            if parameter.element_size() < 2 or not parameter.numel():
-                continue
-            seen.add(id(parameter))
-            yield f"{prefix}.{name}", parameter.data.select(-1, 0) if parameter.dim() > 1 else parameter.data
-
-
-def refuse_unfilled(names: set[str], network: str) -> None:
-    """Raise ValueError for missing weights, which ends the load with its message."""
-    if names:
-        few = ", ".join(sorted(names)[:FEW]) + (", ..." if len(names) > FEW else "")
-        hint = ""
-        if any("lm_head" in name for name in names):
-            hint = ' If its output is tied to its embeddings, config.json must say "tie_word_embeddings": true.'
-        raise ValueError(
-            f"the files lack {len(names)} of the weights of a {network}, or hold NaN there: {few}. Without them the "
-            "model would answer at random. The weights were saved under other names, or config.json belongs to another "
-            f"model.{hint}"
-        )
