@@ -5,6 +5,7 @@ import contextvars
 from argparse import Namespace
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from models.chat import processes, settings, warmup
 from models.chat.adapters import EngineAdapters
 from models.chat.answers.fitting import Renamer, fit_answer
 from models.chat.answers.responses import echo
+from models.chat.answers.shapes import Overrides
 from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, media, template, turns
+from models.chat.requests.client_tools import ClientTools
 from models.chat.requests.request import CHAT, COUNTING, INPUT_TOKENS, PATHS, RESPONSES, ChatRequest
 from models.chat.sleep import Sleeper
 from models.chat.vllm import accounting, launch, prewarm
@@ -45,6 +48,23 @@ from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.files.context import bytes_of_files
 from registry.recipes.definition import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """A call whose request was read, checked and translated."""
+
+    request: ChatRequest
+    client: ClientTools | None
+    """Restores the client's own tools in the answer."""
+    echoed: Overrides
+    template: str
+    """The adapter's own chat template; '' if it uses the base's."""
+    budget: media.MediaBudget | None
+    token_limits: dict[str, int]
+    """The requested lengths of the answer."""
+    warnings: tuple[str, ...]
+    """'' for those that do not apply."""
 
 
 class ChatCall(AsyncIterator[Event]):
@@ -309,41 +329,30 @@ class VllmEngine:
 
     async def _events(self, call: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
-        only_counts = call.path == INPUT_TOKENS
-        request = ChatRequest(RESPONSES if only_counts else call.path, call.body)
-        if only_counts:
-            request.keep_prompt()
-        request.drop_nulls()
-        request.write_integers()
-        strict = self._strict or call.strict
-        given_tools = allowed_tools.restrict(request)
-        not_stored = "" if strict else request.drop_store()
-        left_out = self._check(call, request, adapters, strict=strict)
-        reads_media = self._engine.model_config.is_multimodal_model
-        budget = media.budget(request, self._bounds) if reads_media else None
-        echoed = echo(request)
-        client = client_tools.translate(request, given_tools)
-        own = adapters.template(call.served)
-        unread = template.describe_unread(self._variables, request, own, strict=strict)
-        arrival = adapters.arrival(call.served)
-        locate = partial(errors.locate, request)
-        admission = GrammarAdmission(self._checker, locate, arrival, call.team, only_counts=only_counts)
+        read = self._read(call, adapters)
+        request = read.request
+        admission = GrammarAdmission(
+            self._checker, partial(errors.locate, request), adapters.arrival(call.served), call.team,
+            only_counts=call.path == INPUT_TOKENS,
+        )  # fmt: skip
         await admission.check_tags(request)
         self._ready()  # it may have been closed in the meantime
         context = contextvars.copy_context()
         context.run(METER.set, meter)
         context.run(ADMISSION.set, admission)
-        context.run(TEMPLATE.set, own)
-        context.run(media.BUDGET.set, budget)
+        context.run(TEMPLATE.set, read.template)
+        context.run(media.BUDGET.set, read.budget)
         rename = Renamer(call.served, call.display_name)
 
         def fault() -> BadRequest | None:
             return errors.explain_failure(reached_engine=bool(meter.request_ids), constrained=admission.constrained)
 
-        limits.allow_top_p_of_zero(request)
-        token_limits = limits.token_limits(request)
-        if self._cuts and not strict:
-            limits.cut_tokens(request, self._engine.model_config.max_model_len)
+        def fitted(data: bytes) -> bytes:
+            data = fit_answer(
+                call.path, data, call.tier, rename, fault, read.echoed, call.request_id, self._reasoning_field
+            )
+            return data if read.client is None else read.client.restore(data)
+
         exchange = Exchange(self._app, request.path, request.body, context, self._headers(call))
         self._running.add(exchange)
         adapters.calls[call.served] += 1
@@ -357,20 +366,15 @@ class VllmEngine:
             tokens = admission.prompt_tokens
             if tokens is None and exchange.status >= 500:
                 raise fault() or EngineFailed("the engine could not answer this request")
-            warnings = filter(None, (not_stored, left_out, unread, limits.cut_warning(token_limits, admission.tokens)))
+            warnings = filter(None, (*read.warnings, limits.cut_warning(read.token_limits, admission.tokens)))
             status = exchange.status if tokens is None else 200
             yield ResponseStart(status, exchange.content_type, "; ".join(warnings))
             if tokens is not None:
                 yield Chunk(msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens}))
             while tokens is None and (data := await exchange.part()) is not None:
                 self._alive()
-                if exchange.status < 400:
-                    data = fit_answer(
-                        call.path, data, call.tier, rename, fault, echoed, call.request_id, self._reasoning_field
-                    )
-                    yield Chunk(data if client is None else client.restore(data))
-                else:
-                    yield Chunk(rename(errors.add_param(errors.shorten(data), request)))
+                is_error = exchange.status >= 400
+                yield Chunk(rename(errors.add_param(errors.shorten(data), request)) if is_error else fitted(data))
         except RoundhouseError:
             raise
         except Exception as error:
@@ -383,6 +387,29 @@ class VllmEngine:
             if self._state == "loaded":
                 await asyncio.shield(ending)
         yield ResponseEnd(meter.usage())
+
+    def _read(self, call: HttpCall, adapters: EngineAdapters) -> ReadCall:
+        """Read and check a call's request, and turn it into one that vLLM takes."""
+        request = ChatRequest(RESPONSES if call.path == INPUT_TOKENS else call.path, call.body)
+        if call.path == INPUT_TOKENS:
+            request.keep_prompt()
+        request.drop_nulls()
+        request.write_integers()
+        strict = self._strict or call.strict
+        given_tools = allowed_tools.restrict(request)
+        not_stored = "" if strict else request.drop_store()
+        left_out = self._check(call, request, adapters, strict=strict)
+        config = self._engine.model_config
+        budget = media.budget(request, self._bounds) if config.is_multimodal_model else None
+        echoed = echo(request)
+        client = client_tools.translate(request, given_tools)
+        own = adapters.template(call.served)
+        unread = template.describe_unread(self._variables, request, own, strict=strict)
+        limits.allow_top_p_of_zero(request)
+        token_limits = limits.token_limits(request)
+        if self._cuts and not strict:
+            limits.cut_tokens(request, config.max_model_len)
+        return ReadCall(request, client, echoed, own, budget, token_limits, (not_stored, left_out, unread))
 
     def _headers(self, call: HttpCall) -> dict[str, str]:
         """Return the headers that vLLM's application reads."""
