@@ -69,14 +69,9 @@ So if memory runs out, the kernel kills loading slots before serving ones, and s
 """
 
 
-def memory_folders(pid: int | str = "self") -> list[Path]:
-    """Return a process's memory control groups, innermost first."""
-    return control_groups.folders("memory", pid)
-
-
 def memory_limit() -> int | None:
     """Return the bytes that this process's groups allow, or None without a limit."""
-    return min((most for _, most in control_groups.memory_limits(memory_folders())), default=None)
+    return min((most for _, most in control_groups.memory_limits(control_groups.folders("memory"))), default=None)
 
 
 class OomPriority:

@@ -1,18 +1,11 @@
 """Keeps processes that make training data from outliving the training."""
 
-import ctypes
 import multiprocessing
-import os
-import signal
 
-PR_SET_PDEATHSIG = 1
+from models.process_control import die_with_parent
 
 
 def end_with_parent() -> None:
-    """Have Linux kill this child of `multiprocessing` when its parent ends. Does nothing elsewhere."""
-    parent, prctl = multiprocessing.parent_process(), getattr(ctypes.CDLL(None), "prctl", None)
-    if parent is None or prctl is None:
-        return
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent.pid:  # it ended before the call
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Have the kernel kill this child of `multiprocessing` when its parent ends."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        die_with_parent(int(parent.pid or 0))

@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 
-from models import process_control
+from registry.base import control_groups
 from tests.eventually import PATIENCE
 from tests.system.serving import Server
 
@@ -32,7 +32,7 @@ class MemoryLimit:
     """
 
     def __enter__(self) -> Self:
-        around = process_control.memory_folders()[:1]
+        around = control_groups.folders("memory")[:1]
         self._folder = (around[0] if around else Path("/nowhere")) / f"roundhouse-test-{time.monotonic_ns()}"
         try:
             self._folder.mkdir()
