@@ -41,9 +41,7 @@ class EngineRow:
 
 
 # Overheads are the measured totals minus the other terms of `models.estimate` (2 cores), the same with and without
-# prewarming. On an H100 an 8B shape held 0.7 GB less than planned with CUDA's,
-# starter-chat 1.3, embeddings and scores 0.3, speech 0.8; on the host
-# chat held 1.6 of its 4 GiB.
+# prewarming. Those of CUDA leave room.
 ENGINES: Mapping[str, EngineRow] = {
     "vllm": EngineRow(
         factories={Task.CHAT: "models.chat.engine:VllmEngine"},

@@ -68,16 +68,15 @@ value.
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Batch sizes with CUDA graphs; other batches are padded to the next size. vLLM's own list has 51 sizes, each captured
 twice with LoRA, which costs start time and memory. Here no batch is padded to twice its size, and a decoding step
-mostly waits for the weights anyway. On an H100 an 8B shape with adapters took 17 s for 54 captures. vLLM's list took 24
-s for 108, and gave 1.07 times the tokens per second with 64 concurrent requests, including the gateway."""
+mostly waits for the weights anyway."""
 GRAPH_FLAGS = {"cudagraph_capture_sizes", "enforce_eager", "max_cudagraph_capture_size", "speculative_config"}
 """Flags with which vLLM derives the sizes itself or has none; `compilation_config` may contain the same."""
 
 
 LONG_PREFILL = 2048
-"""Tokens of one prompt in a step while other requests are in the engine. On an H100 a step of 8,192 tokens of an 8B
-shape stops every stream for 0.18 s, one of 2,048 for a quarter of that. A prompt alone takes the whole step, as in
-vLLM. The recipe's flag `long_prefill_token_threshold` replaces this; 0 means no bound.
+"""Tokens of one prompt in a step while other requests are in the engine, whose streams wait for the step. A prompt
+alone takes the whole step, as in vLLM. The recipe's flag `long_prefill_token_threshold` replaces this; 0 means no
+bound.
 """
 
 

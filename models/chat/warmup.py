@@ -66,7 +66,7 @@ _LENGTHS, _BEYOND = (5, 16, 131, 132), (13, 14)
 
 Triton compiles vLLM's LoRA kernels separately for batches below 128 tokens and from 128 on, and for multiples of 16,
 other even sizes and odd sizes. vLLM's own warm-up covers multiples of 16, and batches with a graph are padded to its
-size. Without these prompts the first longer prompt would compile, which stopped all streams for 1.2 s on an H100.
+size. Without these prompts the first longer prompt would compile, which stops all streams for a second.
 """
 _TOKENS = range(1, 256)
 """Tokens of these prompts, at random: with equal ones the prefix cache would have most of the next prompt, and all

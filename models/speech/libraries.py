@@ -5,13 +5,12 @@ nvidia-cublas-cu12 puts the library into a folder that is not searched; once ope
 
 The C library's memory is kept for short recordings, and returned during long ones. A pass of Whisper's encoder needs
 arrays of up to 36 MB (more in models larger than the starter model). glibc gets pages from the system for each of them
-and returns them when it is freed, and the system clears every page, which took a third of the encoder's CPU time (330
-to 430 ms per window, 235 without). So on a CPU the pages are kept. For the starter model this costs 175 MiB between
-recordings, and at most a third more memory during several.
+and returns them when it is freed, and the system clears every page, which is a third of the encoder's CPU time. So on a
+CPU the pages are kept. For the starter model this costs 175 MiB between recordings, and at most a third more memory
+during several.
 
 Freed memory is kept in a heap per thread, and over an hour of sound the heaps become fragmented. So during a long
-recording freed memory is returned. Peak memory with the starter model above the idle process, for an hour of which a
-sixth is speech: 256 to 295 MiB without this, 193 with it.
+recording freed memory is returned.
 """
 
 import contextlib

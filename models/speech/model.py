@@ -220,7 +220,7 @@ class SpeechModel:
 
         With a small model on a CPU, windows are instead spread over cores with one thread and pass each: two threads in
         one pass of such a model would wait for each other a third of the time (docs/design/notebook.md), and several
-        windows in one pass take no less time (eight windows, 4.7 to 5.2 s of CPU) but 44 MB of memory each.
+        windows in one pass take no less time but more memory.
         """
         outcomes: dict[int, WindowResult] = {}
 

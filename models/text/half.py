@@ -3,7 +3,7 @@
 | files    | known inputs in float16 | dtype                                             |
 |----------|-------------------------|---------------------------------------------------|
 | 16 bits  |                         | as in the files                                   |
-| float32  | same answers            | float16, which is 15 times as fast on an H100     |
+| float32  | same answers            | float16, which is many times as fast              |
 | float32  | other answers or errors | float32, products in TF32 (10 bits of each value) |
 
 Networks such as T5 overflow in float16. A checkpoint in bfloat16 may be one of those, so it is not converted.

@@ -35,7 +35,7 @@ PIECE = 16
 SIZED = frozenset({"batch", "center", "indent", "pprint", "round", "slice", "tojson", "truncate", "wordwrap"})
 """Filters whose numbers say how large their results are."""
 UNBOUNDED = frozenset({"urlize"})
-"""Filters with a step of any length: a regular expression took 8 s for 10,000 characters."""
+"""Filters with a step of any length: a regular expression may take seconds for 10,000 characters."""
 READING = frozenset({"attr", "count", "d", "default", "first", "items", "last", "length", "random"})
 """Filters that make nothing. Templates ask for the length of a conversation at each of its messages."""
 _WIDTHS = re.compile(r"\d{5}|\*|\{[^{}]*\{")

@@ -133,7 +133,7 @@ def _torch_build() -> dict[str, str | None]:
 def _pin_by_threads() -> None:
     """Make torch touch the pages of pinned memory in several threads and register them, unless it has settings already.
 
-    cudaHostAlloc alone took 16 s for the 20 GB of a first sleep, nearly all for the first touch of the pages.
+    cudaHostAlloc would take most of a first sleep, nearly all for the first touch of the pages.
     `pinned_max_round_threshold_mb`, which would save a third of an adapter's memory, is not set: torch 2.13 reuses a
     cached block by the power of two above its size, so it may be too small for the request.
     """

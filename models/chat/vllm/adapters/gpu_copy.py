@@ -1,9 +1,9 @@
 """Write an adapter into a place on a GPU with a handful of launches.
 
-vLLM's layers clear and copy one half at a time: 896 launches for an 8B model, which occupy the engine's loop for 15 ms
-on an H100. Here the whole adapter is copied to a buffer on the device in one transfer, and distributed to the layers by
-torch's multi-tensor functions (as used in its optimizers). All of this is ordered by the engine's own stream, so the
-buffer is free again when the next adapter's copy starts.
+vLLM's layers clear and copy one half at a time: 896 launches for an 8B model, which occupy the engine's loop. Here the
+whole adapter is copied to a buffer on the device in one transfer, and distributed to the layers by torch's multi-tensor
+functions (as used in its optimizers). All of this is ordered by the engine's own stream, so the buffer is free again
+when the next adapter's copy starts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The LoRA kernel, `lora.c`: all adapters of a batch in one call per layer.
 
-PyTorch needs about six small operations per adapter and layer slice. With twenty adapters in a batch they cost twenty
-times as much as the base layer. One call of this kernel costs a third of the base layer (20 rows, each with an adapter
-of rank 8; 256 x 768). It is compiled once per machine into the user's cache folder (in about a second, with the C
+PyTorch needs about six small operations per adapter and layer slice, which with many adapters in a batch cost far more
+than the base layer. It is compiled once per machine into the user's cache folder (in about a second, with the C
 compiler in `CC`, or `cc`).
 """
 

@@ -1,9 +1,9 @@
 """Memory in an engine's sleep: pinned in advance on EngineCore's loop, and freed on a device with other engines.
 
-When it falls asleep, vLLM pins a block for each allocation that it keeps (`CuMemAllocator.sleep`); the first sleep of
-28 GB took 16 s, nearly all for that. Torch caches freed pinned blocks and reuses them for any size that rounds up to
-the same power of two. So blocks of these sizes are pinned while the engine is idle, one per call, held until all are
-pinned, and then freed together for the sleep to reuse.
+When it falls asleep, vLLM pins a block for each allocation that it keeps (`CuMemAllocator.sleep`), which is nearly all
+of the time of a first sleep. Torch caches freed pinned blocks and reuses them for any size that rounds up to the same
+power of two. So blocks of these sizes are pinned while the engine is idle, one per call, held until all are pinned, and
+then freed together for the sleep to reuse.
 
 After a sleep vLLM asserts that the device has not less free memory than before. Another model that loads in these
 seconds may take more than the sleep frees, so here the assertion counts only if something was not freed.
