@@ -57,10 +57,8 @@ class BatchRun:
     """The times of one batch, in seconds."""
 
     upload: float = 0.0
-    creation: float = 0.0
-    """From the call until all lines were stored."""
     working: float = 0.0
-    """From then until the batch ended."""
+    """From the storage of all lines until the batch ended."""
     tokens: int = 0
     completed: int = 0
     failed: int = 0
@@ -125,7 +123,7 @@ async def run_batch(server: Server, data: bytes) -> BatchRun:
     view = await until(server, batch, lambda view: view["status"] != "in_progress")
     ended = time.time()
     assert view["status"] == "completed", view
-    run.upload, run.creation, run.working = uploaded - began, started - uploaded, ended - started
+    run.upload, run.working = uploaded - began, ended - started
     run.tokens = view["usage"]["output_tokens"]
     run.completed, run.failed = completed(view), view["request_counts"]["failed"]
     return run

@@ -32,6 +32,7 @@ from registry.base.processor import cores
 KINDS = ("SHRINK", "EXPAND_TRUE")
 KINDS_BESIDE = ("SHRINK", "EXPAND_FALSE")
 """The kernels when adapters run on their own stream and their results are added to the base's afterwards."""
+DEVICE = "cuda"
 CALLS = 20
 """Calls of a kernel in one CUDA graph."""
 TOLERANCE = 0.05
@@ -53,10 +54,10 @@ def kernel_faults() -> tuple[type[Exception], ...]:
 class CudaTimer:
     """Times a kernel on the card: a `tuning.Time`."""
 
-    def __init__(self, places: int, device: str = "cuda") -> None:
+    def __init__(self, places: int) -> None:
         import torch
 
-        self._torch, self._places, self._device, self._faults = torch, places, device, kernel_faults()
+        self._torch, self._places, self._faults = torch, places, kernel_faults()
         self._ops: dict[str, Any] = {
             name: import_module(f"vllm.lora.ops.triton_ops.lora_{name}_op") for name in ("shrink", "expand")
         }
@@ -102,18 +103,18 @@ class CudaTimer:
 
     def _make(self, signature: Signature, size: int, active: int) -> tuple[Any, Any, Any]:
         """Return the call, the tensor that it writes, and that tensor's values with the default configuration."""
-        torch, device = self._torch, self._device
+        torch = self._torch
         meta_of = import_module("vllm.lora.ops.triton_ops.lora_kernel_metadata").LoRAKernelMeta
-        meta = meta_of.make(self._places, size, device)
-        meta.prepare_tensors(torch.arange(size, device=device) % min(active, self._places))
+        meta = meta_of.make(self._places, size, DEVICE)
+        meta.prepare_tensors(torch.arange(size, device=DEVICE) % min(active, self._places))
         arguments = meta.meta_args(size, False)
         shrinks, slices, weights = signature.kind == "SHRINK", signature.slices, self._weights(signature)
         if shrinks:
             given = self._values(size, signature.inputs)
-            output = torch.zeros(slices, size, signature.outputs, device=device)
+            output = torch.zeros(slices, size, signature.outputs, device=DEVICE)
         else:
             given = self._values(slices, size, signature.inputs).float()
-            output = torch.zeros(size, slices * signature.outputs, dtype=torch.bfloat16, device=device)
+            output = torch.zeros(size, slices * signature.outputs, dtype=torch.bfloat16, device=DEVICE)
         adds = signature.kind == "EXPAND_TRUE"
 
         def run() -> None:
@@ -142,7 +143,7 @@ class CudaTimer:
         return [self._values(*sides) for _ in range(signature.slices)]
 
     def _values(self, *sides: int) -> Any:
-        return self._torch.randn(*sides, device=self._device).to(self._torch.bfloat16)
+        return self._torch.randn(*sides, device=DEVICE).to(self._torch.bfloat16)
 
     def _is_like(self, output: Any, expected: Any) -> bool:
         return bool((output - expected).abs().max() <= TOLERANCE * expected.abs().max())

@@ -16,6 +16,8 @@ from starter_training.chat.network import Shape, Weights, forward, packed_mask, 
 from starter_training.chat.tasks.conversations import Example
 
 COMPILE_SECONDS = 300
+ROWS = 2000
+"""Most rows of a batch in `exact`."""
 Loss = Callable[[Weights, Weights | None, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -89,11 +91,7 @@ def compiled(
 
 @torch.no_grad()
 def exact(
-    weights: Weights,
-    groups: Sequence[Sequence[Example]],
-    shape: Shape,
-    adapters: Weights | None = None,
-    rows: int = 2000,
+    weights: Weights, groups: Sequence[Sequence[Example]], shape: Shape, adapters: Weights | None = None
 ) -> Tensor:
     """Return which answers would be right under greedy decoding: bool [groups, examples] on the CPU.
 
@@ -103,7 +101,7 @@ def exact(
     device, dtype = next(iter(weights.values())).device, next(iter(weights.values())).dtype
     table = rotary_table(shape, device, dtype)
     size = len(groups[0])
-    step = max(1, rows // len(groups))
+    step = max(1, ROWS // len(groups))
     right: list[Tensor] = []
     for at in range(0, size, step):
         chosen = [group[at : at + step] for group in groups]

@@ -54,9 +54,9 @@ def dress(rng: Random, words: list[str]) -> str:
     return " ".join(words)
 
 
-def sentence(rng: Random, low: int = 1, high: int = 8, unknown: float | None = None) -> str:
+def sentence(rng: Random, low: int = 1, high: int = 8) -> str:
     """Draw a sentence of `low` to `high` words, short ones more often. The share of unknown words varies."""
     count = min(rng.randint(low, high), rng.randint(low, high + 2)) if high > low else low
-    share = rng.choice((0.0, 0.2, 0.5, 1.0)) if unknown is None else unknown
+    share = rng.choice((0.0, 0.2, 0.5, 1.0))
     words = [word(rng, share) for _ in range(count)]
     return dress(rng, words)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from starter_training.speech import language
 from starter_training.speech.synthesis import espeak
 
+PEAK = 0.7
+"""Largest amplitude of a sentence, of 1.0."""
 HOP = 320
 """Samples per encoder position (20 ms at 16 kHz). Utterances are padded to a multiple of it."""
 PHONEME_CLASSES = 128
@@ -122,12 +124,12 @@ def word_spans(text: str, speech: espeak.Speech) -> list[tuple[float, float]]:
     return spans
 
 
-def speak(text: str, voice: Voice, peak: float = 0.7) -> Utterance:
-    """Synthesise one sentence with the given peak amplitude (of 1.0)."""
+def speak(text: str, voice: Voice) -> Utterance:
+    """Synthesise one sentence, with a peak amplitude of PEAK."""
     speech = espeak.synthesize(text, voice.name, voice.speed, voice.pitch, voice.pitch_range)
     size = -(-len(speech.wave) // HOP) * HOP
     wave = np.zeros(size, np.int16)
-    scale = peak * 32767 / max(1e-3, float(np.abs(speech.wave).max()))
+    scale = PEAK * 32767 / max(1e-3, float(np.abs(speech.wave).max()))
     wave[: len(speech.wave)] = (speech.wave * scale).astype(np.int16)
     phonemes = np.zeros(size // HOP, np.uint8)
     for name, start in speech.phonemes:
