@@ -118,30 +118,15 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
     parts = parallel.tensor * parallel.pipeline
     spread = f", {parallel.words()}" if parallel.devices > 1 else ""
     notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}{spread}"}
-    kv_cache = place = places = buffers = host_place = host_places = 0
+    kv_cache = adapter_places = host_adapters = 0
     if shape is not None and recipe.task is Task.CHAT:
         check_parallel(recipe, shape, kind)
         kv_cache, per_token = kv_on_each(recipe, shape), kv_bytes_per_token(recipe, shape)
         origin = "as the recipe says" if recipe.memory.kv_cache is not None else "room for full contexts"
         tokens = whole_kv_cache(recipe, shape) // per_token
         notes["kv_cache"] = f"{origin}, {tokens:,} tokens of {per_token:,} bytes{spread}"
-        room = recipe.memory.adapters
-        places, host_places = room.device, room.host if room.device else 0
-        # on a CPU adapters stay in 16 bits, even with float32 weights; see `models.chat.settings`
-        each = 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
-        place = adapter_place_bytes(weights, shape, room.max_rank, each, parallel)
-        buffers = 1 if places and kind == "cuda" else 0
-        and_buffer = " and a buffer for the next adapter" if buffers else ""
-        notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank}){and_buffer}"
-        # each process has whole adapters; with a GPU in pinned memory, which torch rounds up to a power of two
-        host_place = adapter_place_bytes(weights, shape, room.max_rank, each)
-        if kind == "cuda" and room.arena:
-            host_place = -(-host_place // ARENA_PAGE) * ARENA_PAGE
-            host_places += ARENA_SPARE if host_places else 0
-        elif kind == "cuda":
-            host_place = 1 << (host_place - 1).bit_length()
-        host_place *= parts
-        notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"
+        adapter_places, notes["adapter_places"] = _adapter_places(recipe, weights, shape, kind)
+        host_adapters, notes["host_adapters"] = _host_adapters(recipe, weights, shape, kind)
     overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
     activations = _activations(recipe, weights, shape, cast or 4, kind)
     at_once = recipe.batching.sequences if recipe.task is Task.CHAT else recipe.batching.max_requests
@@ -161,14 +146,46 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         kind=kind,
         weights=-(-weights.loaded_bytes(cast) // parts),
         kv_cache=kv_cache,
-        adapter_places=(places + buffers) * place,
+        adapter_places=adapter_places,
         activations=activations,
         overhead=overhead,
-        host_adapters=host_places * host_place,
+        host_adapters=host_adapters,
         host_overhead=parallel.devices * host_overhead + prepared,
         notes=notes,
         devices=parallel.devices,
     )
+
+
+def _adapter_places(recipe: Recipe, weights: Weights, shape: Shape, kind: DeviceKind) -> tuple[int, str]:
+    """Return the bytes of adapters on each device, and how they were computed."""
+    room = recipe.memory.adapters
+    place = adapter_place_bytes(weights, shape, room.max_rank, _adapter_float_bytes(recipe, kind), recipe.parallel)
+    buffers = 1 if room.device and kind == "cuda" else 0
+    and_buffer = " and a buffer for the next adapter" if buffers else ""
+    note = f"{room.device} places of {place:,} bytes (rank {room.max_rank}){and_buffer}"
+    return (room.device + buffers) * place, note
+
+
+def _host_adapters(recipe: Recipe, weights: Weights, shape: Shape, kind: DeviceKind) -> tuple[int, str]:
+    """Return the bytes of adapters in host memory, and how they were computed.
+
+    Each process has whole adapters; with a GPU in pinned memory, which torch rounds up to a power of two.
+    """
+    room = recipe.memory.adapters
+    places = room.host if room.device else 0
+    place = adapter_place_bytes(weights, shape, room.max_rank, _adapter_float_bytes(recipe, kind))
+    if kind == "cuda" and room.arena:
+        place = -(-place // ARENA_PAGE) * ARENA_PAGE
+        places += ARENA_SPARE if places else 0
+    elif kind == "cuda":
+        place = 1 << (place - 1).bit_length()
+    place *= recipe.parallel.tensor * recipe.parallel.pipeline
+    return places * place, f"up to {places} staged adapters of {place:,} bytes"
+
+
+def _adapter_float_bytes(recipe: Recipe, kind: DeviceKind) -> int:
+    """Return the bytes of an adapter's number. On a CPU they stay in 16 bits, even with float32 weights."""
+    return 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
 
 
 def check_parallel(recipe: Recipe, shape: Shape, kind: DeviceKind) -> None:
