@@ -12,6 +12,8 @@ import json
 import os
 import platform
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import transformers
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from registry.files.context import native_bfloat16
 
@@ -33,6 +35,7 @@ NEGATIVES = 15
 POSITIVE_WEIGHT = 4.0
 """Weight of the right passage in the binary loss, so that 0.5 is a useful threshold despite 15 wrong ones."""
 
+CLS, SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
 BINARY_SHARE, TEACHER_SHARE, TEACHER_TEMPERATURE = 0.4, 0.15, 0.07
 
 
@@ -72,7 +75,6 @@ def loss_of(logits: Tensor, cosines: Tensor) -> tuple[Tensor, dict[str, Tensor]]
 def score_cases(model: BertForSequenceClassification, tokenizer: Tokenizer, held_out: HeldOut, split: str,
                 device: torch.device) -> list[list[float]]:  # fmt: skip
     """Return the logits of every candidate of the cases of `split`, and empty rows for other cases."""
-    cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
     passages = batches.tokenize(tokenizer, held_out.passages, batches.PASSAGE_TOKENS, device)
     queries = batches.tokenize(tokenizer, [c.query for c in held_out.cases], batches.QUERY_TOKENS, device)
     model.eval()
@@ -82,7 +84,7 @@ def score_cases(model: BertForSequenceClassification, tokenizer: Tokenizer, held
             scores.append([])
             continue
         columns = torch.tensor(case.candidates, device=device)
-        inputs = batches.join(queries, torch.full_like(columns, number), passages, columns, cls, sep)
+        inputs = batches.join(queries, torch.full_like(columns, number), passages, columns, CLS, SEP)
         scores.append(model(**inputs).logits[:, 0].float().tolist())
     model.train()
     return scores
@@ -105,39 +107,40 @@ def save(model: BertForSequenceClassification, tokenizer: Tokenizer, data: Path,
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Train according to the options; returns the report for train.json."""
-    begun = time.monotonic()
-    name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name if options.device == "auto" else options.device)
-    fast = device.type == "cuda"
-    torch.manual_seed(options.seed)
-    if fast:
-        torch.set_float32_matmul_precision("high")
-    data, out = Path(options.data), Path(options.out)
+@dataclass(frozen=True)
+class Corpus:
+    """What a training draws from: `mined` with its tokens, and each passage's nearest ones."""
 
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - begun:6.1f} s] {text}", flush=True)
+    size: int
+    mined: batches.Mined
+    near: Tensor
+    passages: batches.Tokens
+    queries: batches.Tokens
 
-    vocabulary = json.loads((data / "vocabulary.json").read_text(encoding="utf-8"))
-    template = json.loads((data / "original_tokenizer.json").read_text(encoding="utf-8"))
-    large = cut_tokenizer(template, vocabulary)
-    small = cut_tokenizer(template, vocabulary[: options.vocabulary])
-    cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
-    teacher = load_int8(data / "teacher.safetensors", BertConfig.from_pretrained(data / "original_config.json"))
-    teacher.to(device)
+
+def read_corpus(
+    options: argparse.Namespace,
+    teacher: BertModel,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Corpus:
+    """Read the corpus, and find hard negatives by the embedding model. tokenizers: the teacher's and the student's."""
+    data, fast, (large, small) = Path(options.data), device.type == "cuda", tokenizers
     passages = batches.load_corpus(data / "corpus.json.xz", options.limit)
     pairs = [(number, query) for number, passage in enumerate(passages) for query in passage.queries]
     texts, requested = [p.text for p in passages], [query for _, query in pairs]
     say(f"{device}: {len(passages)} passages, {len(pairs)} queries; embedding them")
+
+    def embedded(given: list[str], most: int) -> Tensor:
+        return batches.embed(teacher, batches.tokenize(large, given, most, device), CLS, SEP, fast)
+
     mined = batches.mined(
         data / f"mined-{options.limit}.safetensors",
         passages,
         [number for number, _ in pairs],
-        lambda: batches.embed(teacher, batches.tokenize(large, texts, batches.MINED_TOKENS, device), cls, sep, fast),
-        lambda: batches.embed(
-            teacher, batches.tokenize(large, requested, batches.QUERY_TOKENS, device), cls, sep, fast
-        ),
+        lambda: embedded(texts, batches.MINED_TOKENS),
+        lambda: embedded(requested, batches.QUERY_TOKENS),
         device,
     )
     near = batches.neighbours(passages, 6, device, options.seed)
@@ -147,25 +150,35 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         f"hard negatives found, {len(mined.query)} queries kept, "
         f"{float(passage_tokens.length.float().mean()):.0f} tokens a passage"
     )
+    return Corpus(len(passages), mined, near, passage_tokens, query_tokens)
 
-    sample = torch.arange(0, len(passages), max(1, len(passages) // 128), device=device)
-    inputs = batches.join(passage_tokens, sample, None, None, cls, sep)
+
+def new_student(
+    options: argparse.Namespace, teacher: BertModel, corpus: Corpus, device: torch.device
+) -> BertForSequenceClassification:
+    """Return the network before its training, made from layers of the embedding model."""
+    sample = torch.arange(0, corpus.size, max(1, corpus.size // 128), device=device)
+    inputs = batches.join(corpus.passages, sample, None, None, CLS, SEP)
     layers = [int(layer) for layer in options.layers.split(",")]
     model = make_student(
         teacher, options.vocabulary, layers, options.hidden, inputs["input_ids"], inputs["attention_mask"]
     )
     if options.matching:
-        add_matching_heads(model, sep, options.seed, options.matching)
+        add_matching_heads(model, SEP, options.seed, options.matching)
     model.to(device).train()
-    held_out = HeldOut.load(data / "held_out.json.xz")
-    if options.limit:
-        held_out = HeldOut(held_out.passages, held_out.cases[::12])
-    cosines = [case.cosines for case in held_out.cases]
-    say(
-        f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters; "
-        f"embedding on dev {summary(held_out, cosines, 'dev')}"
-    )
+    return model
 
+
+def train(
+    options: argparse.Namespace,
+    model: BertForSequenceClassification,
+    corpus: Corpus,
+    look: Callable[[], dict[str, float]],
+    say: Callable[[str], None],
+) -> tuple[Clock, int]:
+    """Train the model. Returns the clock, and the number of pairs. look: scores the model on the way."""
+    device, mined = corpus.near.device, corpus.mined
+    fast = device.type == "cuda"
     plain = [p for n, p in model.named_parameters() if p.ndim < 2 or "embeddings" in n]
     heavy = [p for n, p in model.named_parameters() if not (p.ndim < 2 or "embeddings" in n)]
     groups = [{"params": plain, "weight_decay": 0.0}, {"params": heavy, "weight_decay": 0.01}]
@@ -178,17 +191,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             order, at = torch.randperm(len(mined.query), generator=generator, device=device), 0
         picked = order[at : at + options.queries]
         at += options.queries
-        chosen = batches.draw(mined, near, picked, options.negatives, generator)
-        question = mined.query[picked]
-        query_ids, displayed = question.repeat_interleave(chosen.shape[1]), chosen.flatten()
-        chunks = batches.by_length(query_tokens, query_ids, passage_tokens, displayed, 1 if fast else 4)
-        with torch.autocast(device.type, torch.bfloat16, enabled=fast or native_bfloat16()):
-            scored = [
-                model(**batches.join(query_tokens, query_ids[rows], passage_tokens, displayed[rows], cls, sep)).logits
-                for rows in chunks
-            ]
-        logits = torch.cat(scored)[torch.cat(chunks).argsort()].view(chosen.shape)
-        similar = (mined.vectors[chosen] * mined.query_vectors[question][:, None]).sum(-1)
+        chosen = batches.draw(mined, corpus.near, picked, options.negatives, generator)
+        logits = _logits(model, corpus, mined.query[picked], chosen, fast)
+        similar = (mined.vectors[chosen] * mined.query_vectors[mined.query[picked]][:, None]).sum(-1)
         loss, parts = loss_of(logits, similar)
         for group in optimizer.param_groups:
             group["lr"] = clock.rate(options.rate)
@@ -205,17 +210,69 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             say(f"step {clock.done} ({clock.share():.0%}) {stated} | {speed:.0f} pairs/s")
         if clock.share() >= next_look and clock.share() < 0.97:
             next_look += 0.25
-            say(f"dev nDCG@10 {summary(held_out, score_cases(model, small, held_out, 'dev', device), 'dev')}")
+            say(f"dev nDCG@10 {look()}")
+    return clock, seen
+
+
+def _logits(
+    model: BertForSequenceClassification, corpus: Corpus, question: Tensor, chosen: Tensor, fast: bool
+) -> Tensor:
+    """Return the logits of queries with their chosen passages, both by number, in the shape of `chosen`."""
+    query_ids, displayed = question.repeat_interleave(chosen.shape[1]), chosen.flatten()
+    chunks = batches.by_length(corpus.queries, query_ids, corpus.passages, displayed, 1 if fast else 4)
+    with torch.autocast(chosen.device.type, torch.bfloat16, enabled=fast or native_bfloat16()):
+        scored = [
+            model(**batches.join(corpus.queries, query_ids[rows], corpus.passages, displayed[rows], CLS, SEP)).logits
+            for rows in chunks
+        ]
+    return torch.cat(scored)[torch.cat(chunks).argsort()].view(chosen.shape)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Train according to the options; returns the report for train.json."""
+    begun = time.monotonic()
+    name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name if options.device == "auto" else options.device)
+    fast = device.type == "cuda"
+    torch.manual_seed(options.seed)
+    if fast:
+        torch.set_float32_matmul_precision("high")
+    data, out = Path(options.data), Path(options.out)
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - begun:6.1f} s] {text}", flush=True)
+
+    vocabulary = json.loads((data / "vocabulary.json").read_text(encoding="utf-8"))
+    template = json.loads((data / "original_tokenizer.json").read_text(encoding="utf-8"))
+    small = cut_tokenizer(template, vocabulary[: options.vocabulary])
+    teacher = load_int8(data / "teacher.safetensors", BertConfig.from_pretrained(data / "original_config.json"))
+    teacher.to(device)
+    corpus = read_corpus(options, teacher, (cut_tokenizer(template, vocabulary), small), device, say)
+    model = new_student(options, teacher, corpus, device)
+    held_out = HeldOut.load(data / "held_out.json.xz")
+    if options.limit:
+        held_out = HeldOut(held_out.passages, held_out.cases[::12])
+    cosines = [case.cosines for case in held_out.cases]
+    say(
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters; "
+        f"embedding on dev {summary(held_out, cosines, 'dev')}"
+    )
+
+    def scores(split: str) -> dict[str, float]:
+        return summary(held_out, score_cases(model, small, held_out, split, device), split)
+
+    clock, seen = train(options, model, corpus, lambda: scores("dev"), say)
     trained = time.monotonic() - clock.begun
     model.eval()
     save(model, small, data, out / "starter-rerank")
-    final = {split: {"embedding": summary(held_out, cosines, split),
-                     "reranker": summary(held_out, score_cases(model, small, held_out, split, device), split)}
-             for split in ("dev", "test")}  # fmt: skip
+    final = {
+        split: {"embedding": summary(held_out, cosines, split), "reranker": scores(split)} for split in ("dev", "test")
+    }
     report = {
         "options": {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
-        "passages": len(passages), "queries": len(mined.query), "steps": clock.done, "pairs": seen,
-        "epochs": round(clock.done * options.queries / len(mined.query), 2), "training_seconds": round(trained, 1),
+        "passages": corpus.size, "queries": len(corpus.mined.query), "steps": clock.done, "pairs": seen,
+        "epochs": round(clock.done * options.queries / len(corpus.mined.query), 2),
+        "training_seconds": round(trained, 1),
         "pairs_per_second": round(seen / trained), "total_seconds": round(time.monotonic() - begun, 1),
         "hardware": torch.cuda.get_device_name() if fast else f"{platform.machine()} CPU, {os.cpu_count()} cores",
         "torch": torch.__version__, "transformers": transformers.__version__, "ndcg_at_10": final,
