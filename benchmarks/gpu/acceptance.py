@@ -85,7 +85,8 @@ async def run(names: list[str], shape: Shape, device: str, report: Report, work:
             report.add(f"{name} ended early", False, error=text_of_fault(fault))
 
 
-def main() -> int:
+def parse() -> argparse.Namespace:
+    """Return the command line's options, checked, with `parts` as a list and `is_timed`: whether to run these."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
@@ -109,14 +110,19 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.steps) - set(STEPS):
         parser.error(f"unknown step {', '.join(sorted(unknown))}; choose from {', '.join(STEPS)}")
-    parts = options.parts.split(",") if options.parts else list(timed.PARTS)
-    is_timed = bool(options.parts or options.resume) or options.budget is not None
-    if unknown := set(parts) - set(timed.PARTS):
+    options.is_timed = bool(options.parts or options.resume) or options.budget is not None
+    options.parts = options.parts.split(",") if options.parts else list(timed.PARTS)
+    if unknown := set(options.parts) - set(timed.PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(timed.PARTS)}")
-    if is_timed and options.steps:
+    if options.is_timed and options.steps:
         parser.error("name either steps, or --parts, --budget and --resume")
     if incomplete := [value for value in options.recipe if "=" not in value]:
         parser.error(f"--recipe {incomplete[0]}: write KEY=VALUE")
+    return options
+
+
+def main() -> int:
+    options = parse()
     values = {key: recipe_value(key, text) for key, _, text in (one.partition("=") for one in options.recipe)}
     budget = Budget(math.inf if options.budget is None else options.budget)
     device = "cuda:0" if kind_of_host() == "cuda" else "cpu"
@@ -136,9 +142,9 @@ def main() -> int:
     work = (options.work or Path(tempfile.mkdtemp(prefix="roundhouse-gpu-"))).absolute()
     try:
         shape = SHAPES[options.shape]
-        if is_timed:
+        if options.is_timed:
             measured = timed.TimedRun(report, shape, device, work, budget, stock=options.stock, values=values)
-            on_loop(lambda: measured.run(parts))
+            on_loop(lambda: measured.run(options.parts))
         else:
             on_loop(lambda: run(list(options.steps or STEPS), shape, device, report, work))
     finally:
@@ -147,7 +153,7 @@ def main() -> int:
             last_end.cancel()
         if options.work is None:
             shutil.rmtree(work, ignore_errors=True)
-    if is_timed:
+    if options.is_timed:
         print(bars.table(bars.bars(report.steps)))
         if text := bars.warning(report.environment):
             print(f"note: {text}")
