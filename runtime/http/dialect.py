@@ -8,13 +8,13 @@ Neither uses HTTP objects, so batch lines are answered like requests.
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-from models import sse
-from models.messages import Chunk, Event, ResponseStart
+from models.messages import Event
 from models.tasks import Call
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
+from runtime.http import bodies
 from runtime.http.errors import Dialect
 
 JSON = "application/json"
@@ -79,6 +79,11 @@ class Endpoint:
     dialect_of: Callable[[bytes], Dialect] | None = None
     """Chooses the dialect of errors for an invalid body, if two dialects share the path."""
 
+    @classmethod
+    def of_objects(cls, path: str, parse: Callable[[dict[str, Any]], ParsedRequest], dialect: Dialect) -> Self:
+        """A path whose parser takes the decoded body."""
+        return cls(path, lambda body, _query: parse(bodies.parse_object(body)), dialect, parse)
+
     def error_dialect(self, body: bytes) -> Dialect:
         return self.dialect if self.dialect_of is None else self.dialect_of(body)
 
@@ -128,37 +133,3 @@ def warning(*texts: str) -> dict[str, str]:
     """The header about ignored or changed fields. Empty texts are skipped."""
     text = "; ".join(filter(None, texts))
     return {WARNING: text} if text else {}
-
-
-async def read_engine_answer(events: AsyncIterator[Event]) -> tuple[ResponseStart, bytes]:
-    """Read the start and the complete body of an engine's answer."""
-    started, data = ResponseStart(status=200, content_type=JSON), bytearray()
-    async for event in events:
-        if isinstance(event, ResponseStart):
-            started = event
-        elif isinstance(event, Chunk):
-            data += event.data
-    return started, bytes(data)
-
-
-async def read_engine_events(
-    events: AsyncIterator[Event], refuse: Callable[[int, bytes], object]
-) -> AsyncGenerator[ResponseStart | bytes, None]:
-    """Yield the start, then the data of the engine's events, however they are split.
-
-    `refuse` raises the error of an answer with status 400 or above.
-    """
-    status, refusal, reader = 200, b"", sse.Reader()
-    async for event in events:
-        if isinstance(event, ResponseStart):
-            status = event.status
-            yield event
-        elif not isinstance(event, Chunk):
-            continue
-        elif status >= 400:
-            refusal += event.data
-        else:
-            for data in reader.feed(event.data):
-                yield data
-    if status >= 400:
-        refuse(status, refusal)

@@ -16,7 +16,7 @@ from runtime.http.admin.bodies import LoadStartedView
 from runtime.http.dialect import Endpoint
 from runtime.http.errors import Dialect
 from runtime.http.schema import INFERENCE, MANAGEMENT, Content, Json
-from runtime.http.sending import AnswerWrapper, Serve, handler
+from runtime.http.sending import Serve, handler
 from runtime.http.serving import serve
 from tenants.caller import Scope
 
@@ -120,7 +120,6 @@ class RouteGroup:
         id: str,
         summary: str,
         answer: Content,
-        wrap: AnswerWrapper | None = None,
         serve: Serve = serve,
         **options: Unpack[RouteOptions],
     ) -> Endpoint:
@@ -142,7 +141,7 @@ class RouteGroup:
             is_inference=True,
             **(defaults | options),
         )
-        register(handler(endpoint, wrap, serve))
+        register(handler(endpoint, serve))
         return endpoint
 
 

@@ -19,16 +19,13 @@ from runtime.http.dialect import EVENT_STREAM, Endpoint, Head, Parts
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import body_sender, context_of, gateway_of
 from runtime.http.serving import serve
-from tenants.caller import Caller
 
 Handler = Callable[[Request], Awaitable[Response]]
-AnswerWrapper = Callable[[str, Gateway, Caller, bytes, Parts], Parts]
-"""Wraps the answer to a caller's body, given the path. Raises RoundhouseError if it is not allowed."""
 Serve = Callable[[Gateway, RequestContext, Endpoint, bytes, Mapping[str, str]], Parts]
-"""Answers a body: `serving.serve`, or a path's own function around it."""
+"""Answers a body: `serving.serve`, or a path's own function around it, which may raise RoundhouseError."""
 
 
-def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve = serve) -> Handler:
+def handler(endpoint: Endpoint, serve: Serve = serve) -> Handler:
     """FastAPI's handler for an inference path with a JSON body."""
 
     async def handle(request: Request) -> Response:
@@ -36,10 +33,7 @@ def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve 
         try:
             body = await read_body(request, gateway.services.settings.max_json)
             query = request.query_params if request.scope["query_string"] else {}
-            parts = serve(gateway, context, endpoint, body, query)
-            if wrap is not None:
-                parts = wrap(endpoint.path, gateway, context.caller, body, parts)
-            return Answer(parts, endpoint.dialect)
+            return Answer(serve(gateway, context, endpoint, body, query), endpoint.dialect)
         except RoundhouseError as error:
             with gateway.record(context, endpoint.path) as record:
                 record.failed(error, http_errors.status(error, endpoint.dialect))

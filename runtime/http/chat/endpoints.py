@@ -13,7 +13,7 @@ from registry.errors import BadRequest
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.http import errors as http_errors
-from runtime.http.bodies import ADAPTER_FIELDS, parse_object
+from runtime.http.bodies import ADAPTER_FIELDS
 from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, ParsedRequest, Parts
 from runtime.http.errors import Dialect
 from runtime.http.responses.recording import serve_stored
@@ -89,7 +89,7 @@ def _endpoint(path: str, dialect: Dialect) -> Endpoint:
             stream=data.get("stream") is True,
         )
 
-    return Endpoint(path, lambda body, _query: parse(parse_object(body)), dialect, parse)
+    return Endpoint.of_objects(path, parse, dialect)
 
 
 ENDPOINTS = [_endpoint(path, dialect) for path, dialect in PATHS.items()]

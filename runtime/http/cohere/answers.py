@@ -10,8 +10,8 @@ import msgspec
 from registry.base.lazy import LazyModule
 from registry.errors import EngineFailed
 from routing.providers.translation.completions import CUT, GAVE_UP, ChatDelta, ChatUsage
+from runtime.http.chat.answers import EngineAnswer, EngineChoice, read
 from runtime.http.embeddings.bodies import Matrix, base64, numbers, write_rows
-from runtime.http.ollama.answers import EngineAnswer, EngineChoice, read
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.messages import THINK, Event, ResponseStart
+from models.messages import THINK, Event
 from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Task
@@ -16,7 +16,8 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.bodies import convert, parse_object, refuse_adapters, unknown_fields
+from runtime.http.bodies import convert, refuse_adapters, unknown_fields
+from runtime.http.chat.answers import read_engine_answer, read_engine_events
 from runtime.http.cohere.answers import CohereChat, CohereVectors, CohereVectorsV1, CohereWriter, vectors_json
 from runtime.http.cohere.bodies import (
     CohereChatBody,
@@ -35,13 +36,10 @@ from runtime.http.dialect import (
     Head,
     ParsedRequest,
     Parts,
-    read_engine_answer,
-    read_engine_events,
     whole_answer,
 )
 from runtime.http.embeddings.bodies import received
 from runtime.http.errors import Dialect
-from runtime.http.ollama.answers import read
 from runtime.http.route import RouteGroup
 from runtime.http.schema import STREAM
 from runtime.http.serving import serve
@@ -66,10 +64,7 @@ def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
 
 
 async def _whole(events: AsyncIterator[Event]) -> Parts:
-    started, data = await read_engine_answer(events)
-    if started.status >= 400:
-        read(data, started.status)
-    answer = CohereWriter().whole(data)
+    answer = CohereWriter().whole(await read_engine_answer(events))
     async for part in whole_answer(msgspec.json.encode(answer)):
         yield part
 
@@ -77,16 +72,15 @@ async def _whole(events: AsyncIterator[Event]) -> Parts:
 async def _stream(events: AsyncIterator[Event]) -> Parts:
     """Yield the answer. The head waits for the engine's first event, so that an earlier error keeps its status."""
     opened, writer = False, CohereWriter()
-    async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
+    async with aclosing(read_engine_events(events)) as lines:
         async for line in lines:
-            if not isinstance(line, ResponseStart) and line != sse.DONE:
-                found = list(writer.events(line))
-                if not opened:
-                    yield Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
-                    found.insert(0, writer.start())
-                    opened = True
-                if found:
-                    yield _written(found)
+            found = list(writer.events(line))
+            if not opened:
+                yield Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
+                found.insert(0, writer.start())
+                opened = True
+            if found:
+                yield _written(found)
     if writer.reason is None:
         raise EngineFailed("The answer ended before it was complete.")
     yield _written(list(writer.end()))
@@ -150,12 +144,12 @@ def _embed_endpoint(path: str, kind: type[CohereEmbedV1Body], version: str) -> E
     def parse(data: dict[str, Any]) -> ParsedRequest:
         return _parse_embed(data, kind, version)
 
-    return Endpoint(path, lambda body, _query: parse(parse_object(body)), Dialect.COHERE, parse)
+    return Endpoint.of_objects(path, parse, Dialect.COHERE)
 
 
 ENDPOINTS = [
     _chat.endpoint(
-        Endpoint("/v2/chat", lambda body, _query: _parse_chat(parse_object(body)), Dialect.COHERE, _parse_chat),
+        Endpoint.of_objects("/v2/chat", _parse_chat, Dialect.COHERE),
         id="chatCohere",
         summary="Chat (Cohere v2)",
         description="Documents and logprobs are refused; fields without effect are left out, and a header names them"

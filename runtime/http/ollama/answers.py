@@ -11,69 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from registry.base.json import NOT_JSON
-from registry.errors import EngineFailed, by_status
+from registry.errors import EngineFailed
 from routing.providers.translation.completions import CUT, GAVE_UP, ChatDelta, ChatToolCall, ChatUsage, ToolFunction
+from runtime.http.chat.answers import EngineAnswer, EngineChoice, EngineLogprobs, TokenLogprob, read
 
 Clock = Callable[[], int]
 
 
-# --- vLLM's ----------------------------------------------------------------------------------------------------------
-class OllamaTopLogprob(msgspec.Struct):
-    token: str
-    logprob: float
-    bytes: list[int] | UnsetType | None = UNSET
-    """The token's bytes, which for a part of a character are not those of its text."""
-
-
-class OllamaLogprob(OllamaTopLogprob):
-    top_logprobs: list[OllamaTopLogprob] = []
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[OllamaLogprob] | None = None
-
-
-class EngineChoice(msgspec.Struct):
-    message: ChatDelta | None = None
-    delta: ChatDelta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    """The matched stop string, in a field of vLLM's."""
-    logprobs: _Logprobs | None = None
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
-    code: int | str | None = None
-
-
-class EngineAnswer(msgspec.Struct):
-    """A complete answer or one event of a stream."""
-
-    choices: list[EngineChoice] = []
-    usage: ChatUsage | None = None
-    error: _Error | None = None
-
-
-def read(data: bytes, status: int = 500) -> EngineAnswer:
-    """Decode an answer. Raises the error in it; `status` is used if that has none."""
-    try:
-        found = msgspec.json.decode(data, type=EngineAnswer)
-    except NOT_JSON:
-        found = EngineAnswer(error=_Error("The engine's answer cannot be read."))
-    if found.error is not None:
-        code = found.error.code
-        if isinstance(code, int):  # vLLM's own errors repeat the status
-            status, code = code, None
-        raise by_status(status)(found.error.message, code=code)
-    return found
-
-
-# --- Ollama's --------------------------------------------------------------------------------------------------------
 class OllamaCalledFunction(msgspec.Struct):
     name: str
     arguments: dict[str, Any]
@@ -95,7 +41,7 @@ class _Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
     model: str
     created_at: str
     done: bool
-    logprobs: list[OllamaLogprob] | None = None
+    logprobs: list[TokenLogprob] | None = None
     done_reason: str | None = None
     total_duration: int | None = None
     load_duration: int | None = None
@@ -159,7 +105,7 @@ class Writer:
     finished: bool = False
     """Whether the engine has sent a finish reason."""
     _calls: dict[int, ChatToolCall] = field(default_factory=dict)
-    _logprobs: list[OllamaLogprob] = field(default_factory=list)
+    _logprobs: list[TokenLogprob] = field(default_factory=list)
     """Logprobs of tokens that have not shown text yet. They go into the next line."""
 
     def whole_answer(self, data: bytes) -> Answer:
@@ -207,7 +153,7 @@ class Writer:
     def _held(self) -> EngineChoice:
         """Take the logprobs since the last line."""
         logprobs, self._logprobs = self._logprobs, []
-        return EngineChoice(logprobs=_Logprobs(logprobs) if logprobs else None)
+        return EngineChoice(logprobs=EngineLogprobs(logprobs) if logprobs else None)
 
     def _note(self, found: EngineAnswer, choice: EngineChoice) -> None:
         if found.usage is not None:

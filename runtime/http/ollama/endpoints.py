@@ -19,8 +19,7 @@ from typing import Any
 
 import msgspec
 
-from models import sse
-from models.messages import EmbedRequest, Event, ResponseStart
+from models.messages import EmbedRequest, Event
 from models.tasks import Call
 from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest, EngineFailed
@@ -29,6 +28,7 @@ from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
 from runtime.http.bodies import decode_known, refuse_adapters
+from runtime.http.chat.answers import read_engine_answer, read_engine_events
 from runtime.http.dialect import (
     JSON,
     NDJSON,
@@ -37,15 +37,13 @@ from runtime.http.dialect import (
     Head,
     ParsedRequest,
     Parts,
-    read_engine_answer,
-    read_engine_events,
     warning,
     whole_answer,
 )
 from runtime.http.embeddings.bodies import input_list, received, tei_json
 from runtime.http.errors import Dialect
 from runtime.http.ollama import translation
-from runtime.http.ollama.answers import Answer, OllamaChat, OllamaGeneration, Timings, Writer, read
+from runtime.http.ollama.answers import Answer, OllamaChat, OllamaGeneration, Timings, Writer
 from runtime.http.ollama.bodies import (
     OllamaBody,
     OllamaChatBody,
@@ -54,7 +52,7 @@ from runtime.http.ollama.bodies import (
     OllamaGenerateBody,
     OllamaOptions,
 )
-from runtime.http.ollama.keep_alive import apply_keep_alive, unloads
+from runtime.http.ollama.keep_alive import serve_with_keep_alive, unloads
 from runtime.http.route import RouteGroup
 from runtime.http.schema import NULL, component, ref, structs
 
@@ -100,9 +98,7 @@ class OllamaRequest:
                 yield part
 
     async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
-        started, data = await read_engine_answer(events)
-        if started.status >= 400:
-            read(data, started.status)
+        data = await read_engine_answer(events)
         answer = writer.only("load") if self.body is None else writer.whole_answer(data)
         async for part in whole_answer(msgspec.json.encode(answer), headers=warning(self.context_warning)):
             yield part
@@ -119,10 +115,8 @@ class OllamaRequest:
                 yield msgspec.json.encode(line) + b"\n"
 
     async def _answers(self, writer: Writer, events: AsyncIterator[Event]) -> AsyncGenerator[Answer, None]:
-        async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
+        async with aclosing(read_engine_events(events)) as lines:
             async for line in lines:
-                if isinstance(line, ResponseStart) or line == sse.DONE:
-                    continue
                 if (answer := writer.line(line)) is not None:
                     yield answer
         if self.body is None:
@@ -259,7 +253,7 @@ def _parse_embeddings(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
 
 # --- paths -----------------------------------------------------------------------------------------------------------
 _route = RouteGroup("Ollama", (Dialect.OLLAMA,))
-_endpoint = partial(_route.endpoint, wrap=apply_keep_alive)
+_endpoint = partial(_route.endpoint, serve=serve_with_keep_alive)
 for _body in (OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody):
     _schema = structs(_body)[_body.__name__]
     component(

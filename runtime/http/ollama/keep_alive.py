@@ -7,6 +7,7 @@ answer. That needs the scope `models`. For other keys the model stays, and a req
 
 import asyncio
 import re
+from collections.abc import Mapping
 from contextlib import aclosing
 
 import msgspec
@@ -14,11 +15,13 @@ import msgspec
 from registry.base.json import NOT_JSON
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Forbidden, RoundhouseError
+from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import ModelView
-from runtime.http.dialect import Parts, whole_answer
+from runtime.http.dialect import Endpoint, Parts, whole_answer
 from runtime.http.ollama.answers import Timings, Writer
 from runtime.http.ollama.models import base_model
+from runtime.http.serving import serve
 from tenants.caller import Caller, Scope
 
 _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
@@ -49,6 +52,14 @@ def unloads(keep_alive: int | float | str | None) -> bool:
             param="keep_alive",
         )
     return bool(keep_alive) and _ZERO.fullmatch(keep_alive) is not None
+
+
+def serve_with_keep_alive(
+    gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str]
+) -> Parts:
+    """Like `serve`, and unloads the model after the answer if requested. Raises Forbidden."""
+    parts = serve(gateway, context, endpoint, body, query)
+    return apply_keep_alive(endpoint.path, gateway, context.caller, body, parts)
 
 
 def apply_keep_alive(path: str, gateway: Gateway, caller: Caller, body: bytes, parts: Parts) -> Parts:

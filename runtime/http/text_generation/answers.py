@@ -11,6 +11,7 @@ import msgspec
 
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest, EngineFailed, RoundhouseError, by_status
+from runtime.http.chat.answers import EngineError
 from runtime.http.text_generation.bodies import Generation
 
 BROKEN = "\ufffd"
@@ -32,11 +33,6 @@ class CompletionChoice(msgspec.Struct):
     stop_reason: int | str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-
-
-class EngineError(msgspec.Struct):
-    message: str = ""
-    code: int | str | None = None
 
 
 class EngineCompletion(msgspec.Struct):

@@ -18,14 +18,14 @@ from typing import NoReturn
 
 import msgspec
 
-from models import sse
-from models.messages import Event, ResponseStart
+from models.messages import Event
 from models.tasks.chat import ChatPayload
 from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.http.bodies import decode_known, refuse_adapters
+from runtime.http.chat.answers import EngineError, read_engine_answer, read_engine_events
 from runtime.http.dialect import (
     EVENT_STREAM,
     NO_BUFFERING,
@@ -33,8 +33,6 @@ from runtime.http.dialect import (
     Head,
     ParsedRequest,
     Parts,
-    read_engine_answer,
-    read_engine_events,
     whole_answer,
 )
 from runtime.http.errors import Dialect
@@ -48,10 +46,7 @@ ENGINE_PATH = "/v1/completions"
 
 
 async def _whole(path: str, request: Generation, events: AsyncIterator[Event]) -> Parts:
-    started, data = await read_engine_answer(events)
-    if started.status >= 400:
-        _refuse(started.status, data)
-    found = answers.whole_answer(request, data)
+    found = answers.whole_answer(request, await read_engine_answer(events, _refuse))
     answer = msgspec.json.encode([found] if path == "/" else found)
     async for part in whole_answer(answer):
         yield part
@@ -62,7 +57,7 @@ async def _stream(request: Generation, events: AsyncIterator[Event]) -> Parts:
     opened, stream = False, answers.Stream(request)
     async with aclosing(read_engine_events(events, _refuse)) as lines:
         async for line in lines:
-            if isinstance(line, ResponseStart) or line == sse.DONE or not (stream_events := stream.feed(line)):
+            if not (stream_events := stream.feed(line)):
                 continue
             if not opened:
                 yield Head(200, EVENT_STREAM, NO_BUFFERING)
@@ -77,7 +72,7 @@ def _refuse(status: int, data: bytes) -> NoReturn:
         found = msgspec.json.decode(data, type=answers.EngineCompletion).error
     except NOT_JSON:
         found = None
-    raise answers.engine_error(status, found or answers.EngineError("The engine refused this request."))
+    raise answers.engine_error(status, found or EngineError("The engine refused this request."))
 
 
 def _endpoint(path: str) -> Endpoint:
