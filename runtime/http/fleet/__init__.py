@@ -4,6 +4,5 @@ app.py        the application of that port: inference, changes of names, paths f
 hops.py       caller and weights of a forwarded request, from a header that the public port drops
 own_paths.py  paths for other servers: reports, files of adapters and routers, conversations with their home here
 pages.py      the pages Now and Requests of another server's console
-fronts.py     requests that a front forwards or refuses
-passing.py    forwards changes of names to a node
+fronts.py     requests that a front forwards to a node, or refuses
 """

@@ -10,8 +10,8 @@ from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.http.app import add_direct_layer
 from runtime.http.fleet import own_paths
+from runtime.http.fleet.fronts import CHANGES, MODEL_ROUTES, PASSED, REQUEST
 from runtime.http.fleet.hops import HopMiddleware, SignatureMiddleware
-from runtime.http.fleet.passing import CHANGES, MODEL_ROUTES, PASSED, REQUEST
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import body_layer
 from runtime.http.middleware import ContextMiddleware

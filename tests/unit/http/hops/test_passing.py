@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.http.fleet.passing import _BASE, _PART
+from runtime.http.fleet.fronts import _BASE, _PART
 
 FORM = b'--x\r\nContent-Disposition: form-data; name="base"\r\nContent-Type: text/plain\r\n\r\nchat\r\n--x--\r\n'
 
