@@ -7,8 +7,8 @@ would keep uploads in memory, and because it gives no access to fields before th
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedWriter
 from pathlib import Path
@@ -19,7 +19,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from registry.bounds import Bounds
-from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
+from registry.errors import BadRequest, RequestTimedOut, StorageFull, TooLarge, Unavailable
 from runtime.gateway.uploads import Uploads, UploadShare
 from runtime.http.bodies import too_large_error
 from runtime.http.guard.memory import SHARES, owners_of
@@ -191,9 +191,7 @@ async def receive(
     parts = _Parts(limit, uploads.bounds, on_field)
     parser = _parser(request, parts)
     path = folder / f"{secrets.token_hex(16)}{suffix}"
-    address = request.client.host if request.client else ""
-    owners = owners_of(context_of(request.scope).caller, address)
-    with uploads.share(folder, {owner: SHARES[owner[0]] for owner in owners}) as share:
+    with share_of(request, uploads, folder) as share:
         try:
             try:
                 async with new_file(path, make_folder=True) as file:
@@ -211,6 +209,27 @@ async def receive(
             yield Upload(path, parts.size, parts.filename, parts.fields)
         finally:
             discard(path)
+
+
+def share_of(request: Request, uploads: Uploads, folder: Path) -> AbstractContextManager[UploadShare]:
+    """The share of an upload in the bounds of all, and of its caller's team, key and address."""
+    address = request.client.host if request.client else ""
+    owners = owners_of(context_of(request.scope).caller, address)
+    return uploads.share(folder, {owner: SHARES[owner[0]] for owner in owners})
+
+
+@contextmanager
+def storage_faults(what: str, consequence: str) -> Iterator[None]:
+    """Raise StorageFull for a disk that is full, down to its reserve, or unwritable."""
+    try:
+        yield
+    except Unavailable as error:
+        if error.code not in ("no_space", "storage_full"):
+            raise
+        raise StorageFull(error.message, code="storage_full") from error
+    except OSError as error:
+        text = f"{what}: {os.strerror(error.errno or 0)}. {consequence}."
+        raise StorageFull(text, code="storage_full") from error
 
 
 def discard(path: Path) -> None:

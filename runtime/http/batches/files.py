@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path as FilePath
@@ -16,7 +15,7 @@ from batches.output import OutputKind
 from batches.records import BatchRecord
 from batches.service import BatchService
 from registry.base.wording import quoted
-from registry.errors import BadRequest, NotFound, StorageFull, Unavailable
+from registry.errors import BadRequest, NotFound
 from registry.storage.files import make_private
 from runtime.gateway.context import RequestContext
 from runtime.http.admin.bodies import json_answer
@@ -28,7 +27,7 @@ from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.organization.pages import LIST, After, Order, list_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import BOOLEAN, COUNT, MANAGEMENT, STRING, component, one_of, record
-from runtime.http.upload import Upload, receive
+from runtime.http.upload import Upload, receive, storage_faults
 from tenants.caller import Scope
 
 route = partial(RouteGroup("Files"), errors=(*MANAGEMENT, 429, 503))
@@ -99,18 +98,11 @@ async def upload_file(request: Request, gateway: CurrentGateway, context: Curren
             _check_purpose(value)
 
     limit = gateway.services.settings.max_file
-    try:
+    with storage_faults("The file could not be stored", "Nothing was stored"):
         await asyncio.to_thread(make_private, service.incoming)
         async with receive(request, gateway.services.uploads, service.incoming, limit, on_field, "file", "") as upload:
             new = await _new_file(context, fields, upload, key)
             return json_answer(file_view(await service.files.add(new, upload.path, upload.size)))
-    except Unavailable as error:
-        if error.code not in ("no_space", "storage_full"):
-            raise
-        raise StorageFull(error.message, code="storage_full") from error
-    except OSError as error:
-        text = f"The file could not be stored: {os.strerror(error.errno or 0)}. Nothing was stored."
-        raise StorageFull(text, code="storage_full") from error
 
 
 @route("GET", PATH, scope=Scope.INFER, answer=LIST)

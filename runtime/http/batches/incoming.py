@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,13 +11,10 @@ from pathlib import Path
 
 from fastapi import Request
 
-from registry.errors import StorageFull, Unavailable
 from registry.storage.files import make_private
 from runtime.gateway.core import Gateway
 from runtime.http.bodies import too_large_error
-from runtime.http.guard.memory import SHARES, owners_of
-from runtime.http.middleware import context_of
-from runtime.http.upload import BUFFER, discard, new_file
+from runtime.http.upload import BUFFER, discard, new_file, share_of, storage_faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +37,24 @@ async def receive_body(request: Request, gateway: Gateway) -> AsyncIterator[Stor
     if declared.isdigit() and int(declared) > limit:
         raise too_large_error(limit)
     folder = services.batches.incoming
-    address = request.client.host if request.client else ""
-    owners = owners_of(context_of(request.scope).caller, address)
     path, digest, size, pending = folder / secrets.token_hex(16), hashlib.sha256(), 0, bytearray()
     try:
-        await asyncio.to_thread(make_private, folder)
-        with services.uploads.share(folder, {owner: SHARES[owner[0]] for owner in owners}) as share:
-            async with new_file(path) as file:
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > limit:
-                        raise too_large_error(limit)
-                    share.add(len(chunk))
-                    pending += chunk
-                    if len(pending) >= BUFFER:
-                        await asyncio.to_thread(_write, file, pending, digest)
-                        share.written()
-                await asyncio.to_thread(_write, file, pending, digest)
-                share.written()
-            yield StoredBody(path, digest.hexdigest())
-    except Unavailable as error:
-        if error.code != "storage_full":
-            raise
-        raise StorageFull(error.message, code="storage_full") from error
-    except OSError as error:
-        text = f"The body could not be stored: {os.strerror(error.errno or 0)}. Nothing was created."
-        raise StorageFull(text, code="storage_full") from error
+        with storage_faults("The body could not be stored", "Nothing was created"):
+            await asyncio.to_thread(make_private, folder)
+            with share_of(request, services.uploads, folder) as share:
+                async with new_file(path) as file:
+                    async for chunk in request.stream():
+                        size += len(chunk)
+                        if size > limit:
+                            raise too_large_error(limit)
+                        share.add(len(chunk))
+                        pending += chunk
+                        if len(pending) >= BUFFER:
+                            await asyncio.to_thread(_write, file, pending, digest)
+                            share.written()
+                    await asyncio.to_thread(_write, file, pending, digest)
+                    share.written()
+                yield StoredBody(path, digest.hexdigest())
     finally:
         await asyncio.shield(asyncio.to_thread(discard, path))
 
