@@ -14,10 +14,10 @@ from starlette.routing import Match, Mount
 from starlette.types import Scope
 
 from registry.base.wording import quoted
-from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
+from registry.errors import EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.http import pages
-from runtime.http.bodies import field_at, unreadable_error
+from runtime.http.bodies import fault_error, unreadable_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import FOLDERS, PAGES, dialect_of, unknown_path_error
 from runtime.http.guard.foreign import ADVICE
@@ -137,8 +137,7 @@ def _client_error(request: Request, error: Exception, allowed: str) -> Roundhous
         return unreadable_error(error.__cause__)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        where = field_at(first["loc"][1:])
-        return BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where)
+        return fault_error(first["loc"][1:], first["msg"], "The request")
     if not isinstance(error, HTTPException):
         return EngineFailed("The server failed on this request.", code="internal_error")
     if error.status_code == 405 and request.url.path in ADVICE:  # like /v1/responses/compact, which may be an id

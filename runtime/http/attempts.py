@@ -103,16 +103,12 @@ async def _first(
         others: number of fall-backs left, with which the target shares the time.
     """
     seconds_left = request.context.seconds_left()
-    share = seconds_left / (others + 1) if others and seconds_left is not None else None
-    limit = None if share is None else asyncio.timeout(share)
+    limit = asyncio.timeout(seconds_left / (others + 1) if others and seconds_left is not None else None)
     try:
-        if limit is None:
+        async with limit:
             part = await anext(parts)
-        else:
-            async with limit:
-                part = await anext(parts)
     except TimeoutError:
-        if limit is None or not limit.expired():
+        if not limit.expired():
             raise
         return ProviderTimedOut(f"'{target.model}' had not begun its answer when its share of the time was over.")
     except StopAsyncIteration:

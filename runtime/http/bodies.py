@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from fastapi import Request
 from msgspec import inspect
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationError
 from starlette.requests import ClientDisconnect
 
 from registry.base.json import NOT_JSON
@@ -153,9 +153,16 @@ WHOLE = BeforeValidator(with_integers)
 """Allows whole floats for a strict pydantic integer. Placed after its bounds, which the schema would lose."""
 
 
-def field_at(loc: Sequence[object]) -> str | None:
-    """The field at pydantic's position of a fault, without marks of a union's kinds. None: the whole body."""
-    return ".".join(part for part in map(str, loc) if not part.startswith("<")) or None
+def model_error(error: ValidationError) -> BadRequest:
+    """Describe the first fault that pydantic found in a body."""
+    first = error.errors()[0]
+    return fault_error(first["loc"], first["msg"], "The body")
+
+
+def fault_error(loc: Sequence[object], message: str, whole: str) -> BadRequest:
+    """Describe a fault at pydantic's position, without marks of a union's kinds. whole: the name of what was read."""
+    where = ".".join(part for part in map(str, loc) if not part.startswith("<")) or None
+    return BadRequest(f"{where or whole}: {message}.", param=where)
 
 
 def validation_error(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> BadRequest:

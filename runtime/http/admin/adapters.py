@@ -31,7 +31,7 @@ from runtime.http.admin.bodies import (
     registration_answer,
 )
 from runtime.http.admin.folders import check_folder, check_scope
-from runtime.http.bodies import WHOLE, field_at, parse_object, read_body
+from runtime.http.bodies import WHOLE, model_error, parse_object, read_body
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
 from runtime.http.schema import BOOLEAN, CONFLICT, MANAGEMENT, STRING, TEXT, component, models, record
@@ -368,9 +368,7 @@ def _validate(kind: type[T], data: dict[str, Any]) -> T:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = field_at(first["loc"])
-        message = f"{where or 'The body'}: {first['msg']}"
-        if first["type"] == "string_pattern_mismatch":
-            message = words(first, kind)
-        raise BadRequest(f"{message}.", param=where) from None
+        refusal = model_error(error)
+        if (first := error.errors()[0])["type"] == "string_pattern_mismatch":
+            refusal = BadRequest(f"{words(first, kind)}.", param=refusal.param)
+        raise refusal from None

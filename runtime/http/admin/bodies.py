@@ -36,7 +36,7 @@ class ProbeBody(BaseModel):
 SOURCES = 'write {"path": "/a/folder"}, or {"hub": "owner/name", "revision": "main"}, or one of them as text'
 MODEL_SOURCES = 'write "/a/folder", "owner/name@revision" or "package:NAME/inside", or {"path": ...}, {"hub": ...}'
 _KINDS: dict[type[object], str] = {PathSource: "<path>", HubSource: "<hub>", PackageSource: "<package>"}
-"""Marks of the kinds of source, which pydantic puts into the positions of faults, and `field_at` drops."""
+"""Marks of the kinds of source, which pydantic puts into the positions of faults, and `fault_error` drops."""
 SourceText = Annotated[str, Field(min_length=1, max_length=4096)]
 
 

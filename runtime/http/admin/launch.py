@@ -153,6 +153,3 @@ async def reload(gateway: CurrentGateway) -> Response:
     If a file has faults, nothing changes.
     """
     return json_answer(await gateway.services.reloader.reload())
-
-
-"""Routes whose paths end with the model. They come after longer paths."""

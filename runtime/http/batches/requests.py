@@ -1,6 +1,6 @@
 """`POST /v1/batch`: our short form, with the requests in the body or in a file."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -15,31 +15,15 @@ from runtime.http.batches.endpoints import PATH as BATCHES
 from runtime.http.batches.endpoints import PRIORITIES, SURFACE, Metadata, window_seconds
 from runtime.http.batches.idempotency import idempotency_key
 from runtime.http.batches.incoming import receive_body
+from runtime.http.bodies import model_error
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
-from runtime.http.schema import ANY_OBJECT, CONFLICT, COUNT, STRING, array, component, nullable, record
+from runtime.http.schema import CONFLICT, COUNT, STRING, component, nullable, record
 from tenants.caller import Scope
 
 route = RouteGroup("Batches")
 PATH = "/v1/batch"
 MOST_REQUESTS = 50_000
-Window = Annotated[str, Field(pattern=r"^[1-9]\d{0,2}h$")]
-BODY = component(
-    "BatchRequests",
-    record(
-        {
-            "requests": array(record({"custom_id": STRING, "body": ANY_OBJECT}, ["body"], open_=False)),
-            "input_file_id": {**STRING, "description": "In place of `requests`."},
-            "url": {**STRING, "description": "Path of each request, such as /v1/chat/completions."},
-            "priority": {"enum": list(PRIORITIES)},
-            "completion_window": STRING,
-            "callback_url": {**STRING, "description": "https URL that is called when the batch ends."},
-            "metadata": ANY_OBJECT,
-        },
-        ["url"],
-        open_=False,
-    ),
-)
 CREATED = component(
     "BatchCreated",
     record(
@@ -54,19 +38,33 @@ CREATED = component(
 )
 
 
-class _Rest(BaseModel):
+class BatchRest(BaseModel):
     """The body without its requests."""
 
     model_config = ConfigDict(extra="forbid")
-    url: str
-    input_file_id: str | None = Field(default=None, min_length=1, max_length=128)
+    url: str = Field(description="path of each request, such as /v1/chat/completions")
+    input_file_id: str | None = Field(default=None, min_length=1, max_length=128, description="in place of `requests`")
     priority: Literal["low", "normal", "high"] = "normal"
-    completion_window: Window = "24h"
-    callback_url: str | None = Field(default=None, min_length=1, max_length=MOST_URL)
+    completion_window: Annotated[str, Field(pattern=r"^[1-9]\d{0,2}h$")] = "24h"
+    callback_url: str | None = Field(
+        default=None, min_length=1, max_length=MOST_URL, description="https URL that is called when the batch ends"
+    )
     metadata: Metadata | None = None
 
 
-@route("POST", PATH, scope=Scope.INFER, answer=CREATED, body=BODY, errors=(*CONFLICT, 413, 429, 500, 503, 507))
+class BatchRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    custom_id: str = ""
+    body: dict[str, Any]
+
+
+class BatchRequests(BatchRest):
+    """Requests, or the id of a file with them."""
+
+    requests: list[BatchRequest] = []
+
+
+@route("POST", PATH, scope=Scope.INFER, answer=CREATED, body=BatchRequests, errors=(*CONFLICT, 413, 429, 500, 503, 507))
 async def create_batch_of_requests(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Create a batch of requests.
 
@@ -108,11 +106,9 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
     return json_answer(answer)
 
 
-def _rest(data: bytes) -> _Rest:
+def _rest(data: bytes) -> BatchRest:
     """Raises BadRequest."""
     try:
-        return _Rest.model_validate_json(data)
+        return BatchRest.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or None
-        raise BadRequest(f"{where or 'The body'}: {first['msg']}.", param=where) from None
+        raise model_error(error) from None

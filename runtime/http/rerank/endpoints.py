@@ -80,7 +80,9 @@ def _parsed(
     return ParsedRequest(model_ref, lambda _: [request], render, dialect, renamed=renamed or {}, left_out=left_out)
 
 
-def _jina(body: JinaBody, unknown: Sequence[str]) -> ParsedRequest:
+def _jina(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    body, unknown = decode_known(data, JinaBody, DEFAULTS, quoted_values=True)
+
     def write(ranking: Ranking, model: str) -> bytes:
         documents = None if body.return_documents is False else body.documents
         raw, counts = bool(body.raw_scores), bool(body.return_len)
@@ -100,7 +102,8 @@ def _rerank_request(body: JinaBody) -> RerankRequest:
     )
 
 
-def _cohere(body: CohereBody, unknown: Sequence[str]) -> ParsedRequest:
+def _cohere(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
+    body, unknown = decode_known(data, CohereBody, DEFAULTS, quoted_values=True)
     if body.relevant_spans is not None and body.relevant_spans.get("mode") != "disabled":
         raise BadRequest(
             "Relevant spans are not available from this model. Leave 'relevant_spans' out.",
@@ -120,20 +123,21 @@ def _cohere(body: CohereBody, unknown: Sequence[str]) -> ParsedRequest:
     return _parsed(request, write, ModelRef(Task.RERANK, body.model), Dialect.COHERE, unknown)
 
 
-def _tei(body: TeiBody, unknown: Sequence[str], named: str | None) -> ParsedRequest:
+def _tei(data: bytes, query: Mapping[str, str]) -> ParsedRequest:
+    body, unknown = decode_known(data, TeiBody, DEFAULTS, quoted_values=True)
     if body.truncate and body.truncation_direction in ("Left", "left"):
         raise BadRequest(
             "Texts can be cut on the right only. Leave 'truncation_direction' out.",
             param="truncation_direction",
             code="unsupported_value",
         )
-    query, texts = query_text(body.query), document_texts(body.texts, "texts")
-    request = RerankRequest(query=query, documents=texts, truncate=bool(body.truncate))
+    text, texts = query_text(body.query), document_texts(body.texts, "texts")
+    request = RerankRequest(query=text, documents=texts, truncate=bool(body.truncate))
 
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.tei(ranking, body.texts if body.return_text else None, raw=bool(body.raw_scores))
 
-    model_ref = ModelRef(Task.RERANK, body.model or named, optional=True)
+    model_ref = ModelRef(Task.RERANK, body.model or query.get("model"), optional=True)
     return _parsed(request, write, model_ref, Dialect.TEI, unknown, TEXTS)
 
 
@@ -180,14 +184,6 @@ def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------
-def _parse_jina(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _jina(*decode_known(body, JinaBody, DEFAULTS, quoted_values=True))
-
-
-def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _cohere(*decode_known(body, CohereBody, DEFAULTS, quoted_values=True))
-
-
 class _TextsOrNot(msgspec.Struct):
     texts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -202,9 +198,7 @@ def _tei_or_jina(body: bytes) -> Dialect:
 
 def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
     """Parse the body as TEI's if it has the field `texts`, else as Jina's."""
-    if _tei_or_jina(body) is Dialect.TEI:
-        return _tei(*decode_known(body, TeiBody, DEFAULTS, quoted_values=True), query.get("model"))
-    return _parse_jina(body, query)
+    return (_tei if _tei_or_jina(body) is Dialect.TEI else _jina)(body, query)
 
 
 _route = RouteGroup("Rerank")
@@ -231,7 +225,7 @@ def _score_endpoint(path: str, id_: str) -> Endpoint:
 
 ENDPOINTS = [
     _route.endpoint(
-        Endpoint("/v1/rerank", _parse_jina, Dialect.JINA),
+        Endpoint("/v1/rerank", _jina, Dialect.JINA),
         id="rerank",
         summary="Rerank (Jina)",
         description=f"Fields of Cohere v1 and vLLM work too. {_CHUNKS}",
@@ -240,7 +234,7 @@ ENDPOINTS = [
         examples={"documents": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS}},
     ),
     _route.endpoint(
-        Endpoint("/v2/rerank", _parse_cohere, Dialect.COHERE),
+        Endpoint("/v2/rerank", _cohere, Dialect.COHERE),
         id="rerankCohere",
         summary="Rerank (Cohere v2)",
         description=_CHUNKS,
