@@ -52,7 +52,7 @@ FORM = component("AudioForm", record(_FORM, ["model", "file"], open_=False))
 TRANSCRIPT = component(
     "Transcript",
     either(
-        record({"text": STRING, "usage": _USAGE}, open_=False),
+        record({"text": STRING, "usage": _USAGE}, ["text"], open_=False),
         record(
             {
                 "task": one_of("transcribe", "translate"),

@@ -251,6 +251,19 @@ async def test_transcripts_fit_their_schemas(
     check(openapi, schema, response.json() if media.endswith("json") else response.text)
 
 
+@pytest.mark.parametrize("format_", ["json", "verbose_json"])
+async def test_transcripts_without_a_duration_fit_their_schema(
+    client: httpx.AsyncClient, gateway: FakeGateway, openapi: dict[str, Any], format_: str
+) -> None:
+    """Those of a provider that tells neither duration nor tokens have no usage."""
+    info = TranscriptInfo(language="en", language_probability=1, duration=0, duration_after_vad=0)
+    gateway.links["speech"].script = lambda _: [info, ResponseEnd(usage=Usage())]
+    body = {"model": "speech", "response_format": format_}
+    answer = (await client.post("/v1/audio/transcriptions", data=body, files=AUDIO)).json()
+    assert "usage" not in answer
+    check(openapi, named("Transcript"), answer)
+
+
 async def test_models_and_status_fit_their_schemas(
     client: httpx.AsyncClient, gateway: FakeGateway, openapi: dict[str, Any]
 ) -> None:
