@@ -47,6 +47,7 @@ async def test_a_signal_says_what_is_missing(client: httpx.AsyncClient, gateway:
         assert found["classes"]["interactive"]["goal_seconds"] == 2.0
         assert found["arriving_work_per_second"] > 0
         text = (await client.get("/metrics")).text
+        (later,) = (await client.get("/v1/signal", params={"model": "embed"})).json()["data"]
     finally:
         for one in waiting:
             one.cancel()
@@ -56,7 +57,8 @@ async def test_a_signal_says_what_is_missing(client: httpx.AsyncClient, gateway:
         for sample in family.samples
         if sample.labels.get("model") == "embed"
     }
-    assert samples["roundhouse_wanted_replicas", ""] == found["wanted_replicas"] > 1
+    # the rate of arrivals falls meanwhile
+    assert found["wanted_replicas"] >= samples["roundhouse_wanted_replicas", ""] >= later["wanted_replicas"] > 1
     assert samples["roundhouse_waiting_work", ""] == found["waiting_work"]
     assert samples["roundhouse_replica_work_per_second", ""] == found["replica_work_per_second"]
     assert samples["roundhouse_lead_seconds", ""] == found["lead_seconds"]
