@@ -1,6 +1,6 @@
 """Cohere's v2 chat, based on vLLM's chat completions, and its embeddings of both versions."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.messages import THINK, Event
+from models.messages import Event
 from models.tasks.chat import ChatPayload
-from registry.errors import BadRequest, EngineFailed
+from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
@@ -18,15 +18,9 @@ from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
 from runtime.http.bodies import convert, refuse_adapters, unknown_fields
 from runtime.http.chat.answers import read_engine_answer, read_engine_events
+from runtime.http.cohere import translation
 from runtime.http.cohere.answers import CohereChat, CohereVectors, CohereVectorsV1, CohereWriter, vectors_json
-from runtime.http.cohere.bodies import (
-    CohereChatBody,
-    CohereContent,
-    CohereEmbedBody,
-    CohereEmbedV1Body,
-    CohereMessage,
-    CohereTool,
-)
+from runtime.http.cohere.bodies import CohereChatBody, CohereEmbedBody, CohereEmbedV1Body
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
@@ -52,7 +46,7 @@ def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
     body = convert({name: value for name, value in data.items() if value is not None}, CohereChatBody)
     without_effect = [name for name in WITHOUT_EFFECT if getattr(body, name) is not None]
     names = [*refuse_adapters(unknown_fields(data, CohereChatBody)), *without_effect]
-    call = ChatPayload("/v1/chat/completions", chat_body(body))
+    call = ChatPayload("/v1/chat/completions", translation.chat(body))
     return ParsedRequest(
         ModelRef(Task.CHAT, body.model),
         calls=lambda _: [call],
@@ -188,99 +182,3 @@ ENDPOINTS = [
         examples={"texts": {"model": "starter-embed", "texts": ["a warm kitchen"]}},
     ),
 ]
-
-
-Json = dict[str, Any]
-CHOICES = {"REQUIRED": "required", "NONE": "none"}
-
-
-def chat_body(body: CohereChatBody) -> Json:
-    """The body for /v1/chat/completions. Raises BadRequest."""
-    body.refuse()
-    fields: Json = {
-        "model": body.model,
-        "messages": list(_messages(body.messages)),
-        "stream": bool(body.stream),
-        "max_tokens": body.max_tokens,
-        "stop": body.stop_sequences,
-        "temperature": body.temperature,
-        "seed": body.seed,
-        "frequency_penalty": body.frequency_penalty,
-        "presence_penalty": body.presence_penalty,
-        "top_k": body.k,
-        "top_p": body.p,
-        "tools": [_tool(tool, strict=bool(body.strict_tools)) for tool in body.tools or ()] or None,
-        "tool_choice": CHOICES.get(body.tool_choice or ""),
-    }
-    result = {name: value for name, value in fields.items() if value is not None}
-    if body.stream:
-        result["stream_options"] = {"include_usage": True}
-    if (form := body.response_format) is not None and form.type == "json_object":
-        shape: Json = {"type": "json_object"}
-        if (schema := form.json_schema if form.json_schema is not None else form.schema) is not None:
-            shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-        result["response_format"] = shape
-    if (thinking := body.thinking) is not None:
-        result |= {"reasoning_effort": "none"} if thinking.type == "disabled" else {"chat_template_kwargs": THINK}
-        if thinking.type == "enabled" and thinking.token_budget is not None:
-            result["thinking_token_budget"] = thinking.token_budget
-    return result
-
-
-def _tool(tool: CohereTool, *, strict: bool) -> Json:
-    function = tool.function
-    parts: Json = {"name": function.name, "description": function.description, "parameters": function.parameters}
-    found = {name: value for name, value in parts.items() if value is not None}
-    return {"type": "function", "function": {**found, "strict": True} if strict else found}
-
-
-def _messages(messages: Sequence[CohereMessage]) -> Iterator[Json]:
-    for index, message in enumerate(messages):
-        where = f"messages[{index}].content"
-        parts = message.content if isinstance(message.content, list) else []
-        converted: Json = {"role": message.role}
-        if message.role == "user":
-            converted["content"] = [_part(part, where) for part in parts] if parts else message.content
-        else:
-            converted["content"] = "".join(_text(part, where) for part in parts) if parts else message.content
-        if message.role == "tool":
-            if message.tool_call_id is None:
-                where = f"messages[{index}].tool_call_id"
-                raise BadRequest(f"'{where}' is missing: send the id of the call whose result this is.", param=where)
-            converted["tool_call_id"] = message.tool_call_id
-        elif message.role == "assistant":
-            converted["content"] = converted["content"] or message.tool_plan or converted["content"]
-            if thoughts := "".join(part.thinking or "" for part in parts if part.type == "thinking"):
-                converted["reasoning"] = thoughts
-            if message.tool_calls:
-                converted["tool_calls"] = [
-                    {
-                        "id": call.id,
-                        "type": "function",
-                        "function": {"name": call.function.name, "arguments": call.function.arguments or "{}"},
-                    }
-                    for call in message.tool_calls
-                ]
-        if converted["content"] is None and not message.tool_calls:
-            raise BadRequest(f"'{where}' is missing: send a text.", param=where)
-        yield converted
-
-
-def _part(part: CohereContent, where: str) -> Json:
-    """A part of a user's message."""
-    if part.type == "image_url" and part.image_url is not None:
-        detail = {} if part.image_url.detail is None else {"detail": part.image_url.detail}
-        return {"type": "image_url", "image_url": {"url": part.image_url.url, **detail}}
-    return {"type": "text", "text": _text(part, where)}
-
-
-def _text(part: CohereContent, where: str) -> str:
-    """The text of a part. A document gives its data as JSON. Thinking is handled elsewhere."""
-    if part.type == "text" and part.text is not None:
-        return part.text
-    if part.type == "document" and part.document is not None:
-        data = part.document.data
-        return data if isinstance(data, str) else msgspec.json.encode(data).decode()
-    if part.type == "thinking":
-        return ""
-    raise BadRequest(f"'{where}' has a part of type '{part.type}' without its '{part.type}': send it.", param=where)

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import msgspec
@@ -172,16 +172,11 @@ def listed(row: StoredResponse) -> list[Json]:
     """
     found: list[Json] = []
     ids = set[str]()
-    for index, item in enumerate(_decoded(row)):
+    for index, item in enumerate(msgspec.json.decode(row.input)):
         if not isinstance(item.get("id"), str) or item["id"] in ids:
             item = {**item, "id": None}
         found.append(_listed(item, f"{row.id.removeprefix('resp_')}{index:04x}"))
         ids.add(found[-1]["id"])
-    return found
-
-
-def _decoded(row: StoredResponse) -> Sequence[Any]:
-    found: list[Any] = msgspec.json.decode(row.input)
     return found
 
 
