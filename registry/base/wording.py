@@ -1,7 +1,8 @@
-"""Wording of messages: amounts, quoted texts, and the nearest known names."""
+"""Wording of messages: amounts, times, quoted texts, and the nearest known names."""
 
 import difflib
 from collections.abc import Collection
+from datetime import UTC, datetime
 from functools import partial
 from heapq import nlargest
 from itertools import islice
@@ -64,3 +65,8 @@ def cut(text: str, most: int) -> str:
     if len(raw) <= most:
         return text
     return raw[: most - 3].decode(errors="ignore") + "…"
+
+
+def rfc3339(seconds: float) -> str:
+    """Format a time in seconds since the epoch, in UTC: 2026-11-30T09:25:00Z."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

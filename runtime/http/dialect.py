@@ -108,7 +108,7 @@ _LAST_EVENT_WORDS = (
     b'"generated_text":"',
     b'"done":true',
 )
-"""A part that contains `_LAST_EVENT` contains one of these, which are ten times faster to search for."""
+"""A part that contains `_LAST_EVENT` contains one of these, which are faster to search for."""
 
 
 def last_event_start(data: bytes) -> int:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -14,7 +13,7 @@ from starlette.responses import Response
 
 from models.sse import event as sse_event
 from registry.base.json import NOT_JSON
-from registry.base.wording import cut
+from registry.base.wording import cut, rfc3339
 from registry.errors import LimitExceeded, RoundhouseError, Unfit, Unreachable, by_status
 
 LONGEST = 3 * 1024
@@ -250,4 +249,4 @@ def format_duration(seconds: float) -> str:
 
 def format_time(at: float) -> str:
     """Format a time as RFC 3339, rounded up to a second."""
-    return datetime.fromtimestamp(min(math.ceil(at), _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(min(math.ceil(at), _LAST))

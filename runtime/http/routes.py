@@ -30,7 +30,7 @@ INFERENCE_PATHS = frozenset(route.path for route in ROUTES if route.is_inference
 
 
 def _order(route: Route) -> tuple[bool, bool, int]:
-    """Sort key. Inference paths come first, since each route before costs a request half a microsecond.
+    """Sort key. Inference paths come first, since a request is compared with each route before its own.
 
     Paths that end in a variable come last, the shortest at the end.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BUFFER = 1 << 20
 PIECE = 1 << 15
-"""Bytes parsed in one step of the event loop. Data full of near-boundaries takes 0.2 µs per byte."""
+"""Bytes parsed in one step of the event loop. Data full of near-boundaries is slow to parse."""
 RECORDING, SHORTEST = "recording", 1 << 10
 """A recording of fewer bytes than SHORTEST that has no file's name is a text."""
 

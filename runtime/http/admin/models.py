@@ -1,13 +1,13 @@
 """Models: OpenAI's list and retrieve calls, aliases, and manual loading."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import Path, Query, Request
 from fastapi.responses import Response
 
+from registry.base.wording import rfc3339
 from runtime.gateway.core import Gateway
 from runtime.gateway.providers.views import ProviderCardView
 from runtime.gateway.routing.dispatcher import RouterCardView
@@ -44,8 +44,8 @@ async def list_models(request: Request, gateway: CurrentGateway, context: Curren
 
 def _named(card: Card) -> dict[str, Any]:
     """Return a card with the fields that Anthropic's clients show and sort by."""
-    created = datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {**msgspec.to_builtins(card), "type": "model", "display_name": card.id, "created_at": created}
+    named = {"type": "model", "display_name": card.id, "created_at": rfc3339(card.created)}
+    return {**msgspec.to_builtins(card), **named}
 
 
 def _cards(gateway: Gateway, caller: Caller) -> Iterator[Card]:

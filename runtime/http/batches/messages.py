@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from batches.intake.creation import ANTHROPIC, MOST_LINES, NewBatch
 from batches.output import render_result
 from batches.records import BatchRecord, BatchState
 from batches.service import OUTPUT_SECONDS
-from registry.base.wording import quoted
+from registry.base.wording import quoted, rfc3339
 from registry.errors import BadRequest, NotFound
 from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.idempotency import idempotency_key
@@ -208,5 +207,4 @@ def _view(batch: BatchRecord, public_url: str | None) -> dict[str, Any]:
 
 
 def _time(seconds: float | None) -> str | None:
-    """RFC 3339 in UTC."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    return None if seconds is None else rfc3339(seconds)

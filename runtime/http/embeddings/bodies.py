@@ -178,7 +178,7 @@ def input_list(value: str | list[str | int | list[int]], param: str) -> list[str
 
 
 SLICE = 32 * 1024
-"""Numbers formatted without yielding to the event loop, which takes 2 to 4 ms as text."""
+"""Numbers formatted without yielding to the event loop, which takes milliseconds."""
 
 Matrix: TypeAlias = "NDArray[np.float32]"
 EMBEDDINGS = component(

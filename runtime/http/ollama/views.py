@@ -1,11 +1,11 @@
 """Views of models in Ollama's format: in the list, one by one, and in memory."""
 
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 
 import humanize
 import msgspec
 
+from registry.base.wording import rfc3339
 from registry.recipes.definition import Task, Tier
 from runtime.gateway.names import LATEST
 from runtime.gateway.routing.dispatcher import RouterCardView
@@ -86,7 +86,7 @@ def model_entry(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaMo
     return OllamaModel(
         name=with_tag(view.id),
         model=with_tag(view.id),
-        modified_at=_time(view.created),
+        modified_at=rfc3339(view.created),
         size=facts.bytes,
         digest=digest(view),
         details=details(facts, view.parent if isinstance(view, AdapterCardView) else ""),
@@ -101,7 +101,7 @@ def router_entry(card: RouterCardView) -> OllamaModel:
     return OllamaModel(
         name=with_tag(card.id),
         model=with_tag(card.id),
-        modified_at=_time(card.created),
+        modified_at=rfc3339(card.created),
         size=0,
         digest=card.digest.removeprefix("sha256:"),
         details=ROUTER,
@@ -116,7 +116,7 @@ def router_info(card: RouterCardView) -> OllamaModelInfo:
         details=ROUTER,
         model_info={"general.architecture": "router", "general.basename": card.id},
         capabilities=[*([TASKS[card.task]] if card.task in TASKS else []), *card.abilities],
-        modified_at=_time(card.created),
+        modified_at=rfc3339(card.created),
     )
 
 
@@ -160,7 +160,7 @@ def model_info(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaMod
         details=details(facts, parent),
         model_info=info,
         capabilities=[*([TASKS[view.task]] if view.task in TASKS else []), *facts.abilities],
-        modified_at=_time(view.created),
+        modified_at=rfc3339(view.created),
     )
 
 
@@ -169,10 +169,6 @@ def _template(task: Task, abilities: Collection[str]) -> str:
     if task is not Task.CHAT:
         return ""
     return "{{ .System }}{{ .Tools }}{{ .Prompt }}" if "tools" in abilities else "{{ .System }}{{ .Prompt }}"
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _billions(count: int) -> str:

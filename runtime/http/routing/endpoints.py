@@ -36,7 +36,7 @@ from tenants.ledger.lookup import routed_requests
 
 route = RouteGroup("Routers")
 PART = 1 << 20
-"""Letters of base64 that are converted at a time. Other threads wait, and 84 million letters take 0.2 s."""
+"""Letters of base64 that are converted at a time, since other threads wait meanwhile."""
 
 EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *COHERE, *EMBEDDINGS, *RERANK, *FORM_ENDPOINTS)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
