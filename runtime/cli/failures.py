@@ -59,14 +59,23 @@ class ServerError(Failure):
 
 
 @contextmanager
-def translated_faults() -> Iterator[None]:
-    """Convert the product's errors to UsageError or RefusedError."""
-    from registry.errors import BadRequest, RoundhouseError, Unfit
+def refusals() -> Iterator[None]:
+    """Convert the product's errors to RefusedError."""
+    from registry.errors import RoundhouseError
 
     try:
         yield
-    except BadRequest as error:
-        raise UsageError(error.message, code=error.code) from None
     except RoundhouseError as error:
-        faults = error.faults if isinstance(error, Unfit) else ()
-        raise RefusedError(error.message, faults=faults, code=error.code) from None
+        raise RefusedError(error.message, faults=getattr(error, "faults", ()), code=error.code) from None
+
+
+@contextmanager
+def translated_faults() -> Iterator[None]:
+    """Convert the product's errors to UsageError or RefusedError."""
+    from registry.errors import BadRequest
+
+    with refusals():
+        try:
+            yield
+        except BadRequest as error:
+            raise UsageError(error.message, code=error.code) from None

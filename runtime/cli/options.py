@@ -37,6 +37,9 @@ AdapterName = Annotated[
 AliasName = Annotated[str, typer.Argument(help="The alias, as in NAME@ALIAS.", show_default=False)]
 AliasVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...", show_default="the current version")]
 AliasRemoval = Annotated[bool, typer.Option("--remove", help="Remove the alias.")]
+NewAlias = Annotated[str | None, typer.Option("--alias", help="Also point this alias at the new version.")]
+EvenWithAliases = Annotated[bool, typer.Option("--force", help="Remove it even if aliases point to it.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write.", show_default="standard output")]
 EarlierVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...", show_default="the previous version")]
 
 

@@ -5,7 +5,7 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -141,36 +141,43 @@ def transcribe(
         raise UsageError(f"--json cannot be combined with --format {format}, because subtitles are not JSON.")
     if stream and format not in ("text", "json"):
         raise UsageError("--stream supports text only. Leave --format out.")
-    kind = "translations" if translate else "transcriptions"
-    with ExitStack() as stack:
-        client = stack.enter_context(Client(url))
-        fields: dict[str, Any] = {"model": model or only_model(client, "transcribe"), "response_format": format}
+    path = f"/v1/audio/{'translations' if translate else 'transcriptions'}"
+    with Client(url) as client:
+        fields: Json = {"model": model or only_model(client, "transcribe"), "response_format": format}
         fields |= {key: value for key, value in (("language", language), ("prompt", prompt)) if value is not None}
         if words:
             fields["timestamp_granularities[]"] = ["word", "segment"]
         if stream:
-            fields["stream"] = "true"
-        uploading = stack.enter_context(ExitStack())
+            _print_stream(client, path, {**fields, "stream": "true"}, file, as_json)
+        else:
+            _print_transcript(client, path, fields, file, as_json)
+
+
+def _print_transcript(client: Client, path: str, fields: Json, file: Path, as_json: bool) -> None:
+    with bar(not as_json) as progress_bar, progress_bar.open(file) as sound:
+        text = client.text("POST", path, data=fields, files={"file": (file.name, sound)})
+    if as_json:
+        emit(json.loads(text))
+    else:
+        print(text.rstrip("\n"))
+
+
+def _print_stream(client: Client, path: str, fields: Json, file: Path, as_json: bool) -> None:
+    """Print each part of a transcript as it arrives."""
+    with ExitStack() as uploading:
         progress_bar = uploading.enter_context(bar(not as_json))
-        sound = stack.enter_context(progress_bar.open(file))
-        request: dict[str, Any] = {"data": fields, "files": {"file": (file.name, sound)}}
-        if not stream:
-            text = client.text("POST", f"/v1/audio/{kind}", **request)
-            uploading.close()
-            if as_json:
-                emit(json.loads(text))
-            else:
-                print(text.rstrip("\n"))
-            return
-        with client.stream("POST", f"/v1/audio/{kind}", **request) as response:
+        with (
+            progress_bar.open(file) as sound,
+            client.stream("POST", path, data=fields, files={"file": (file.name, sound)}) as response,
+        ):
             for event in events(response, progress_bar):
-                uploading.close()
+                uploading.close()  # removes the bar before the transcript
                 if as_json:
                     emit(event)
                 elif event.get("type") == "transcript.text.delta":
                     print(event["delta"], end="", flush=True)
-        if not as_json:
-            print()
+    if not as_json:
+        print()
 
 
 class ChatSession:
@@ -189,7 +196,7 @@ class ChatSession:
         """Print the answer as it arrives, and store both messages. A turn that fails or is stopped is not stored."""
         parts: list[str] = []
         body, headers = {**self.body(text), "stream": True}, {"X-Roundhouse-Progress": "sse"}
-        with contextlib.ExitStack() as loading:
+        with ExitStack() as loading:
             progress_bar = loading.enter_context(bar())
             with self.client.stream("POST", PATH, json=body, headers=headers) as response:
                 for event in events(response, progress_bar):

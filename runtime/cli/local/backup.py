@@ -32,10 +32,9 @@ from pathlib import Path
 import yaml
 from filelock import FileLock, Timeout
 
-from registry.errors import RoundhouseError
 from registry.state.database import REMOTE_MARK, copy, is_remote, look, open_file
 from registry.storage.files import give_all, is_still, make_private, make_private_file, sync_all, sync_folder
-from runtime.cli.failures import RefusedError
+from runtime.cli.failures import RefusedError, refusals
 from runtime.cli.local.data_dir import HALF_RESTORED, LOCK, STATE, was_served
 
 DATABASES = (STATE, "tenants.db")
@@ -58,7 +57,6 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None, 
 
     Raises RefusedError.
     """
-    folders = (*FOLDERS, FILES) if files else FOLDERS
     if not was_served(data_dir):
         raise RefusedError(f"No server has used the data directory {data_dir}. See --data-dir.")
     if url is None and ((data_dir / REMOTE_MARK).is_file() or not (data_dir / STATE).is_file()):
@@ -75,20 +73,7 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None, 
     except OSError as error:
         raise RefusedError(f"{target} cannot be created: {error.strerror}.") from None
     try:
-        _copy_folders(data_dir, copy_, folders)
-        for name in DATABASES:
-            copy_database(data_dir / name, copy_ / name)
-        if not files:
-            _remove_texts(copy_ / DATABASES[1])
-        if is_remote(url):
-            _copy_state(data_dir, copy_ / DATABASES[0], url)
-        _copy_folders(data_dir, copy_, folders)
-        _make_merged_paths_relative(copy_ / RECIPES, data_dir / MERGED)
-        if pepper:
-            copy_private(data_dir / PEPPER, copy_ / PEPPER)
-        _check_complete(copy_)
-        manifest = {"roundhouse": version("roundhouse"), "made": int(time.time())}
-        (copy_ / MANIFEST).write_text(json.dumps(manifest) + "\n")
+        _copy(data_dir, copy_, url, pepper=pepper, files=files)
         size = sum(file.stat().st_size for file in copy_.rglob("*") if file.is_file())
         if target.exists():
             target.rmdir()
@@ -103,6 +88,25 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None, 
         _delete(part)
         os.close(lock)
     return size
+
+
+def _copy(data_dir: Path, target: Path, url: str | None, *, pepper: bool, files: bool) -> None:
+    """Copy a data directory to a new folder. Raises RefusedError, OSError, sqlite3.Error."""
+    folders = (*FOLDERS, FILES) if files else FOLDERS
+    _copy_folders(data_dir, target, folders)
+    for name in DATABASES:
+        copy_database(data_dir / name, target / name)
+    if not files:
+        _remove_texts(target / DATABASES[1])
+    if is_remote(url):
+        _copy_state(data_dir, target / DATABASES[0], url)
+    _copy_folders(data_dir, target, folders)
+    _make_merged_paths_relative(target / RECIPES, data_dir / MERGED)
+    if pepper:
+        copy_private(data_dir / PEPPER, target / PEPPER)
+    _check_complete(target)
+    manifest = {"roundhouse": version("roundhouse"), "made": int(time.time())}
+    (target / MANIFEST).write_text(json.dumps(manifest) + "\n")
 
 
 def _part(folder: Path) -> tuple[Path, int]:
@@ -217,11 +221,8 @@ def _remove_texts(database: Path) -> None:
 def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
     """Copy the state from PostgreSQL to an SQLite file. Raises RefusedError."""
     target.unlink(missing_ok=True)  # from before the server used PostgreSQL
-    try:
-        with closing(look(data_dir, url)) as live, closing(open_file(target)) as made:
-            copy(live, made)
-    except RoundhouseError as error:
-        raise RefusedError(error.message, code=error.code) from None
+    with refusals(), closing(look(data_dir, url)) as live, closing(open_file(target)) as made:
+        copy(live, made)
 
 
 def _copy_folders(source: Path, target: Path, folders: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
@@ -68,9 +67,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def get(self, path: str, **params: Any) -> Json:
@@ -115,7 +112,8 @@ class Client:
     def _check(self, response: "httpx.Response") -> None:
         """Raise Failure unless this is a successful answer of a Roundhouse server."""
         if response.status_code >= 400:
-            raise failure_of(response)
+            body = _object(response.text)
+            raise failure_of(body, response.status_code, response.headers.get("retry-after"))
         if response.is_redirect:
             where = response.headers.get("location", "nowhere")
             raise ServerError(f"The server at {self.url} redirects to {where}. Use that server's --url.")
@@ -182,13 +180,8 @@ def _clean(options: Json) -> Json:
     return result
 
 
-def failure_of(response: "httpx.Response") -> Failure:
+def failure_of(body: Json, status: int, retry_after: str | None = None) -> Failure:
     """Convert an error answer to a Failure with the server's message."""
-    body = _object(response.text)
-    return failure_from(body, response.status_code, response.headers.get("retry-after"))
-
-
-def failure_from(body: Json, status: int, retry_after: str | None = None) -> Failure:
     error = body.get("error")
     details: Json = error if isinstance(error, dict) else {}
     message = str(details.get("message") or body.get("message") or f"The server answered with status {status}.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from registry import errors
 from registry.errors import RoundhouseError
 from runtime.cli.failures import ServerError
-from runtime.cli.remote.client import Json, failure_from
+from runtime.cli.remote.client import Json, failure_of
 from runtime.cli.remote.progress import Bar
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
     import httpx
     from httpx_sse import EventSource, SSEError
 
-    kind = {
-        "content-type": response.headers.get("content-type", "")
-    }  # no other headers, because the content is already decompressed
+    # no other headers, because the content is already decompressed
+    kind = {"content-type": response.headers.get("content-type", "")}
     plain_response = httpx.Response(
         response.status_code, headers=kind, content=_drawn(response.iter_bytes(), progress_bar)
     )
@@ -37,7 +36,7 @@ def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
                 return
             result = json.loads(event.data)
             if "error" in result:
-                raise failure_from(result, _status(result["error"]))
+                raise failure_of(result, _status(result["error"]))
             yield result
             if result.get("type") == "transcript.text.done":  # the last of a transcription
                 return

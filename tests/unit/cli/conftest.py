@@ -52,6 +52,7 @@ def model(id: str = "starter-chat", **more: Any) -> dict[str, Any]:
         "can_sleep": False, "expected_wake_seconds": None, "wakes": 0,
         "last_load_seconds": {"weights": 0.5}, "last_used": None, "running": 0, "waiting": 0, "loads": 1, "deaths": 0,
         "progress": None, "failure": None, "problem": None, "adapters": ["uppercase"], "description": "",
+        "replicas": [],
     }  # fmt: skip
     return {**result, **more}
 

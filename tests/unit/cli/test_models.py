@@ -1,6 +1,7 @@
 """`roundhouse models` and `status`: the calls and the output."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,8 @@ def test_a_plan_is_printed(server: FakeServer, run: Run) -> None:
         "POST",
         "/v1/models/m/plan",
         {
-            "object": "plan", "model": "m", "verdict": "evict", "why": "too little is free", "bytes_needed": 2**31,
+            "object": "plan", "model": "m", "verdict": "evict", "why": "too little is free", "devices": [],
+            "replicas": [], "bytes_needed": 2**31,
             "bytes_free": 2**20, "budget_bytes": 2**32, "host": None, "victims": [victim], "expected_seconds": 3.25,
         },
     )  # fmt: skip
@@ -102,7 +104,8 @@ def test_a_plan_with_a_gpu_has_host_memory_and_sleep(server: FakeServer, run: Ru
     victim = {"model": "old", "bytes": 2**30, "running": 0, "action": "sleep"}
     host = {"bytes_needed": 2**30, "bytes_free": 2**34, "budget_bytes": 2**35}
     plan = {
-        "object": "plan", "model": "m", "verdict": "wake", "why": "", "bytes_needed": 2**31, "bytes_free": 0,
+        "object": "plan", "model": "m", "verdict": "wake", "why": "", "devices": [], "replicas": [],
+        "bytes_needed": 2**31, "bytes_free": 0,
         "budget_bytes": 2**32, "host": host, "victims": [victim], "expected_seconds": 0.9,
     }  # fmt: skip
     server.on("POST", "/v1/models/m/plan", plan)
@@ -146,6 +149,11 @@ def test_a_load_that_fails_is_a_server_error(server: FakeServer, run: Run) -> No
     assert result.stderr == "error: It does not fit. Try again in 7 s.\n"
 
 
+STATUS: dict[str, Any] = {
+    "devices": [], "host": None, "waiting": 0, "uptime_seconds": 5.0, "models": [], "recipe_faults": [], "degraded": [],
+}  # fmt: skip
+
+
 def test_status_prints_a_table(server: FakeServer, run: Run) -> None:
     device = {
         "name": "cpu", "label": "cpu", "total_bytes": 2**34, "budget_bytes": 2**33, "resident_bytes": 2**20,
@@ -161,9 +169,7 @@ def test_status_prints_a_table(server: FakeServer, run: Run) -> None:
         model("cold", state="absent", tier="disk", bytes=0),
         model("warm", state="absent", tier="prewarmed", bytes=0),
     ]
-    server.on(
-        "GET", "/v1/status", {"device": device, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
-    )
+    server.on("GET", "/v1/status", {**STATUS, "device": device, "slots": slots, "models": models})
     reported = run("status").stdout.splitlines()
     assert reported[0].startswith("cpu (cpu): 1.0 MiB of 8.0 GiB used; 1 of 6 slots")
     assert reported[1] == "pre-warmed slots: faster-whisper (140.0 MiB), vllm (690.0 MiB, importing)"
@@ -175,13 +181,13 @@ def test_status_prints_a_table(server: FakeServer, run: Run) -> None:
 def test_status_prints_what_does_not_work(server: FakeServer, run: Run) -> None:
     device = {"name": "cpu", "label": "cpu", "total_bytes": 8, "budget_bytes": 8, "resident_bytes": 0, "free_bytes": 8}
     slots = {"total": 6, "free": 6, "restarts": 0, "prewarmed": []}
-    reported = {"device": device, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": []}
+    reported = {**STATUS, "device": device, "slots": slots}
     faults = {"degraded": ["storage_full", "ledger_journalled"], "recipe_faults": ["mine.yaml:2: unknown key: modle"]}
     server.on("GET", "/v1/status", {**reported, **faults})
     lines = run("status").stdout.splitlines()
     assert lines[1].startswith("degraded: storage_full, ledger_journalled (docs/monitor.md#what-does-not-work")
     assert lines[2] == "faulty recipe, its former version counts: mine.yaml:2: unknown key: modle"
-    server.on("GET", "/v1/status", {**reported, "degraded": [], "recipe_faults": []})
+    server.on("GET", "/v1/status", reported)
     assert not any("degraded" in line or "faulty" in line for line in run("status").stdout.splitlines())
 
 
@@ -190,7 +196,7 @@ def test_status_with_a_gpu_shows_the_host_too(server: FakeServer, run: Run) -> N
     host = {"total_bytes": 2**37, "budget_bytes": 2**36, "resident_bytes": 2**34, "free_bytes": 2**36 - 2**34}
     slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": []}
     models = [model("m", state="asleep", tier="host", bytes=2**29, host_bytes=2**34)]
-    reported = {"device": device, "host": host, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
+    reported = {**STATUS, "device": device, "host": host, "slots": slots, "models": models}
     server.on("GET", "/v1/status", reported)
     lines = run("status").stdout.splitlines()
     assert lines[1] == "host memory: 16.0 GiB of 64.0 GiB used"
@@ -205,8 +211,7 @@ def test_status_of_several_devices_has_a_line_for_each(server: FakeServer, run: 
     ]
     slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": []}
     reported = {
-        "device": {"name": "cuda:0", "label": "2 × GPU", **sizes}, "devices": cards, "slots": slots, "waiting": 0,
-        "uptime_seconds": 5.0,
+        **STATUS, "device": {"name": "cuda:0", "label": "2 × GPU", **sizes}, "devices": cards, "slots": slots,
         "models": [model("m", devices=["cuda:1"], replicas=[
             {"number": 1, "state": "ready", "devices": ["cuda:1"], "bytes": 2**30, "running": 2, "waiting": 1},
             {"number": 2, "state": "absent", "devices": [], "bytes": 0, "running": 0, "waiting": 0},

@@ -71,11 +71,13 @@ def now(**more: Any) -> dict[str, Any]:
         "more": "staged in 1.0 ms",
         "seconds": 0.002,
     }
+    device = {"label": "cpu", "budget": 2**30, "held": 2**20, "name": "cpu", "fault": ""}
     found = {
         "at": 1000.0,
         "phase": "ready",
         "uptime": 90.0,
-        "device": {"label": "cpu", "budget": 2**30, "held": 2**20},
+        "device": device,
+        "devices": [device],
         "host": None,
         "models": [model],
         "rings": [ring],

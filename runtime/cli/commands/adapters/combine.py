@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from runtime.cli.failures import UsageError
-from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.options import DEFAULT_URL, AsJson, NewAlias, Url
 from runtime.cli.output import emit, short
 from runtime.cli.remote.client import Client
 from runtime.cli.remote.progress import bar
@@ -58,7 +58,7 @@ def combine(
     seed: Annotated[
         int, typer.Option(help="Seed for the values that dare drops. The same seed gives the same adapter.")
     ] = 0,
-    alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
+    alias: NewAlias = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -17,6 +17,8 @@ from runtime.cli.options import (
     AliasVersion,
     AsJson,
     EarlierVersion,
+    EvenWithAliases,
+    NewAlias,
     Url,
 )
 from runtime.cli.output import ago, note, pairs, short, size, table, unless_hidden
@@ -61,19 +63,7 @@ def send(
             raise RefusedError(f"{path} is not an archive. {foreign}")
         return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
-        from adapters.content.forms import inner_folder
-
-        try:
-            path = inner_folder(path)  # peft writes adapters with other names than "default" into a subfolder
-        except ValueError as several:
-            raise RefusedError(f"{path}: {several}") from None
-        if not (path / "adapter_config.json").is_file():
-            from adapters.content.forms import foreign_form
-            from registry.files.sources import something_else
-
-            names = [child.name for child in path.iterdir()]
-            what = something_else(names) or foreign_form(names)
-            raise RefusedError(f"{path}: {what or 'it has no adapter_config.json. Give the folder that peft wrote.'}")
+        path = _pefts_folder(path)
         if not upload:
             try:
                 return _name(client, about, probe, {"path": str(path.resolve())}, params)
@@ -86,6 +76,22 @@ def send(
         with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
             return _upload(client, about, probe, _pack(path, Path(folder)), params, quiet)
     return _name(client, about, probe, _hub(source), params)
+
+
+def _pefts_folder(path: Path) -> Path:
+    """Return the folder with an adapter's files: `path` or one in it. Raises RefusedError."""
+    from adapters.content.forms import foreign_form, inner_folder
+    from registry.files.sources import something_else
+
+    try:
+        path = inner_folder(path)  # peft writes adapters with other names than "default" into a subfolder
+    except ValueError as several:
+        raise RefusedError(f"{path}: {several}") from None
+    if not (path / "adapter_config.json").is_file():
+        names = [child.name for child in path.iterdir()]
+        what = something_else(names) or foreign_form(names)
+        raise RefusedError(f"{path}: {what or 'it has no adapter_config.json. Give the folder that peft wrote.'}")
+    return path
 
 
 def _name(client: Client, about: Json, probe: tuple[str, str] | None, source: Json, params: Json) -> Json:
@@ -164,7 +170,7 @@ def add(
     name: NewName,
     source: SourceText,
     base: Base,
-    alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
+    alias: NewAlias = None,
     probe: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="PROMPT EXPECTED", help="A prompt, and the required start of its greedy answer."),
@@ -222,7 +228,7 @@ def show(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 def remove(
     name: AdapterName,
     version: Annotated[str | None, typer.Option(help="Only this version: v3 or sha256:...")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Remove it even if aliases point to it.")] = False,
+    force: EvenWithAliases = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -13,7 +13,7 @@ from typing import IO, Annotated
 import typer
 
 from runtime.cli.failures import RefusedError
-from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.options import DEFAULT_URL, AsJson, Output, Url
 from runtime.cli.output import ago, emit, note, pairs, show, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import bar
@@ -58,6 +58,9 @@ def _output(to: Path | None) -> Iterator[IO[bytes]]:
             raise
 
 
+ErrorFile = Annotated[
+    Path | None, typer.Option(help="File for failed lines.", show_default="next to the output: out.errors.jsonl")
+]
 Id = Annotated[str, typer.Argument(metavar="FILE", help="Id of a file.", show_default=False)]
 app = typer.Typer(help="Files on the server: inputs and outputs of batches.", no_args_is_help=True)
 
@@ -119,9 +122,7 @@ def _print_list(result: Json) -> None:
 @app.command()
 def get(
     file: Id,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write.", show_default="standard output")
-    ] = None,
+    output: Output = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -195,7 +196,7 @@ def check(batch: Json, failures: Counter[str], errors: Path | None) -> None:
     if batch["status"] == "failed":
         raise RefusedError(
             f"Batch {batch['id']} failed because its file has faults. Correct them and run it again.",
-            faults=fault_lines(batch),
+            faults=batch_faults(batch),
             document=batch,
         )
     if failures:
@@ -211,13 +212,16 @@ def check(batch: Json, failures: Counter[str], errors: Path | None) -> None:
         )
 
 
-def fault_lines(batch: Json) -> list[str]:
+def batch_faults(batch: Json) -> list[str]:
     """Return the first faults of a batch's file, one per line."""
-    data = (batch.get("errors") or {}).get("data", [])
-    lines = [f"{where(fault)}{fault['code']}: {fault['message']}" for fault in data[:LISTED_FAULTS]]
-    more = len(data) - LISTED_FAULTS
-    return [*lines, *([f"and {more} more"] if more > 0 else [])]
+    faults = (batch.get("errors") or {}).get("data", [])
+    return fault_lines([(fault["line"], fault["code"], fault["message"]) for fault in faults], len(faults))
 
 
-def where(fault: Json) -> str:
-    return "" if fault["line"] is None else f"line {fault['line']}: "
+def fault_lines(faults: Sequence[tuple[int | None, str, str]], count: int) -> list[str]:
+    """Format the first of `count` faults, each with the number of its line, code and message."""
+    lines = [
+        f"{'' if number is None else f'line {number}: '}{code}: {message}"
+        for number, code, message in faults[:LISTED_FAULTS]
+    ]
+    return [*lines, *([f"and {count - len(lines)} more"] if count > len(lines) else [])]

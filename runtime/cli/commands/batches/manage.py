@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.commands.batches.files import check, download, errors_path, fault_lines, fetch
+from runtime.cli.commands.batches.files import ErrorFile, batch_faults, check, download, errors_path, fetch
 from runtime.cli.commands.batches.run import run
 from runtime.cli.commands.batches.waiting import BATCHES, FINAL, duration, follow
 from runtime.cli.failures import EXIT_CODES, RefusedError
@@ -45,7 +45,7 @@ def _show(batch: Json) -> None:
     if waits := more.get("waits"):
         rows.append(("waits", str(waits)))
     pairs(rows)
-    for line in fault_lines(batch):
+    for line in batch_faults(batch):
         print(f"  {line}")
 
 
@@ -113,10 +113,7 @@ def results(
         Path | None,
         typer.Option("--output", "-o", help="File for the answers.", show_default="standard output"),
     ] = None,
-    errors: Annotated[
-        Path | None,
-        typer.Option(help="File for failed lines.", show_default="next to the output: out.errors.jsonl"),
-    ] = None,
+    errors: ErrorFile = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

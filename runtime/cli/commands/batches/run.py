@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from registry.base.json import read_object
-from runtime.cli.commands.batches.files import check, errors_path, fetch, upload
+from runtime.cli.commands.batches.files import ErrorFile, check, errors_path, fault_lines, fetch, upload
 from runtime.cli.commands.batches.waiting import BATCHES, follow
 from runtime.cli.failures import RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
@@ -20,7 +20,6 @@ LINES, LINE_BYTES, VALUES = 50_000, 4 << 20, 65_536
 """The default bounds of a server, which checks the file again by its own."""
 SERVERS = frozenset(("line_too_large",))
 """Faults that the server decides on, as it may have larger bounds (--max-json, --bounds-factor)."""
-MOST_FAULTS = 10
 
 
 def run(
@@ -31,10 +30,7 @@ def run(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File for the answers, in the input's order.", show_default=False)
     ],
-    errors: Annotated[
-        Path | None,
-        typer.Option(help="File for failed lines.", show_default="next to the output: out.errors.jsonl"),
-    ] = None,
+    errors: ErrorFile = None,
     window: Annotated[str, typer.Option(help="Time for the whole batch: 1h to 168h.")] = "24h",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -85,19 +81,13 @@ def _check_input(path: Path) -> str:
 
     if not path.is_file():
         raise RefusedError(f"There is no file {path}.")
-    job = InputJob(
-        path=path, urls=URLS, url=_first_url(path), most_lines=LINES, line_bytes=LINE_BYTES, values=VALUES
-    )  # fmt: skip
+    job = InputJob(path=path, urls=URLS, url=_first_url(path), most_lines=LINES, line_bytes=LINE_BYTES, values=VALUES)
     for answer in check_lines(job):
         if isinstance(answer, InputSummary) and any(fault.code not in SERVERS for fault in answer.faults):
-            listed = [
-                f"{'' if fault.line is None else f'line {fault.line}: '}{fault.code}: {fault.message}"
-                for fault in answer.faults[:MOST_FAULTS]
-            ]
-            more = answer.fault_count - len(listed)
+            faults = [(fault.line, fault.code, fault.message) for fault in answer.faults]
             raise RefusedError(
                 f"{path} has faults. Nothing was sent.",
-                faults=[*listed, *([f"and {more} more"] if more > 0 else [])],
+                faults=fault_lines(faults, answer.fault_count),
                 code=answer.faults[0].code,
             )
     return str(job.url)

@@ -1,7 +1,6 @@
 """Follow a batch until it ends, with a progress bar, rate and remaining time."""
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from runtime.cli.failures import ServerError, ServerUnreachableError
@@ -20,7 +19,7 @@ def follow(client: Client, batch_id: str, *, drawn: bool) -> Json:
     """Wait for the end of a batch, also across a restart of the server. Raises RefusedError or ServerError."""
     path, begun = f"{BATCHES}/{part(batch_id)}", time.monotonic()
     with bar(drawn) as progress_bar:
-        rate = _Rate(time.monotonic)
+        rate = _Rate()
         seen = time.monotonic()
         while True:
             waited = time.monotonic() - begun
@@ -41,12 +40,11 @@ def follow(client: Client, batch_id: str, *, drawn: bool) -> Json:
 class _Rate:
     """Lines per second since the first poll."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
 
     def add(self, done: int) -> float | None:
-        now = self._clock()
+        now = time.monotonic()
         if self._first is None:
             self._first = now, done
             return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.failures import RefusedError, UsageError
+from runtime.cli.failures import UsageError, refusals
 from runtime.cli.local.keys import Database, DataDir
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note
@@ -30,7 +30,6 @@ def import_state(
     Example: roundhouse fleet import --fleet models --data-dir /var/lib/roundhouse/data
     """
     from fleet.membership.members import schema_of
-    from registry.errors import RoundhouseError
     from registry.state.database import is_remote, look
     from registry.state.shared.importing import import_names
     from registry.state.shared.opening import open_shared
@@ -40,14 +39,11 @@ def import_state(
     folder, url = settings.data_dir, settings.database
     if url is None or not is_remote(url):
         raise UsageError("Name the fleet's PostgreSQL: --database postgresql+psycopg://user@host/name.")
-    try:
-        with closing(look(folder, _own_url(folder, url))) as own:
-            recipes = _recipes(folder / "recipes")
-            tables = open_shared(url, schema_of(fleet))
-            with closing(tables.database):
-                taken = import_names(own, tables, recipes)
-    except RoundhouseError as error:
-        raise RefusedError(error.message, code=error.code) from None
+    with refusals(), closing(look(folder, _own_url(folder, url))) as own:
+        recipes = _recipes(folder / "recipes")
+        tables = open_shared(url, schema_of(fleet))
+        with closing(tables.database):
+            taken = import_names(own, tables, recipes)
     if as_json:
         emit({"object": "fleet.import", "fleet": fleet, "data_dir": str(folder), "taken": taken})
         return

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.cli.failures import RefusedError, ServerError, UsageError
+from runtime.cli.failures import RefusedError, ServerError, UsageError, refusals
 from runtime.cli.local import ollama
 from runtime.cli.local.options import read_yaml
-from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
+from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Output, Url
 from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
@@ -113,7 +113,6 @@ def check(
     from launch.proposal.draft import Machine
     from launch.proposal.propose import propose
     from launch.request import ModelRequest
-    from registry.errors import RoundhouseError
     from registry.files.weights import read_weights
     from registry.recipes.fields import PathSource
     from runtime.cli.local.host import kind_of_host
@@ -124,7 +123,7 @@ def check(
         raise RefusedError(f"There is no folder {folder}.", code="source_not_found")
     folder = folder.resolve()
     overrides = {key: value for key, value in map(setting, settings or ()) if value is not None}
-    try:
+    with refusals():
         request = ModelRequest(str(folder), overrides=overrides)
         machine = Machine(kind_of_host(), ANY_BUDGET)
         file = gguf_of(folder)
@@ -133,8 +132,6 @@ def check(
         if file is None:
             read_weights(folder)
             asyncio.run(FileChecker().check(proposal.recipe, folder))
-    except RoundhouseError as error:
-        raise RefusedError(error.message, faults=getattr(error, "faults", ()), code=error.code) from None
     recipe, notes = proposal.recipe, [*proposal.notes, *([conversion_note(listing)] if file else [])]
     if as_json:
         task, engine = recipe.task.value, recipe.engine.name
@@ -284,9 +281,7 @@ def remove(
 
 def export(
     model: ModelName,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write.", show_default="standard output")
-    ] = None,
+    output: Output = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -206,7 +206,7 @@ def _replica(plan: Json) -> str:
 
 
 def _print_plan(result: Json) -> None:
-    rooms = result.get("devices", [])  # an older server sends neither these nor replicas
+    rooms = result["devices"]
     pairs(
         [
             ("model", result["model"]),
@@ -216,7 +216,7 @@ def _print_plan(result: Json) -> None:
             *_free(result, rooms),
             *([("on the host", _on_host(result["host"]))] if result["host"] else []),
             ("would evict", _victims(result) or "none"),
-            *((f"replica {one['number']}", _replica(one)) for one in result.get("replicas", [])),
+            *((f"replica {one['number']}", _replica(one)) for one in result["replicas"]),
             ("takes about", seconds(result["expected_seconds"])),
         ]
     )

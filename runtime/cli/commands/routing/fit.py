@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from routing.intents.head import Array
     from routing.routers.content import Router
 
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)]
 AT_ONCE = 128
 MAX_LINES = 1_000_000
 OTHER_LABELS = {"accepted", "target"}
@@ -93,7 +94,7 @@ def router(client: Client, name: str) -> tuple["Router", Json]:
 
 
 def fit(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)],
+    name: Name,
     file: Annotated[
         Path,
         typer.Argument(

@@ -8,6 +8,7 @@ from runtime.cli.commands.models.edits import Settings, setting
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, pairs, table
+from runtime.cli.output import show as show_answer
 from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.resource import Resource
 
@@ -79,7 +80,7 @@ def add(
                 f"There is already a provider '{provider}'. Change it with: roundhouse providers edit {provider}."
             )
         answer = client.put(PROVIDERS.at(provider), _with(definition, settings))
-    emit(answer) if as_json else _show(answer)
+    show_answer(answer, as_json, _show)
 
 
 @app.command()
@@ -95,7 +96,7 @@ def edit(provider: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_j
     with Client(url) as client:
         definition = client.get(PROVIDERS.at(provider))["definition"]
         answer = client.put(PROVIDERS.at(provider), _with(definition, settings))
-    emit(answer) if as_json else _show(answer)
+    show_answer(answer, as_json, _show)
 
 
 @app.command()

@@ -1,24 +1,39 @@
 """`roundhouse routers`: add, list, show, alias, roll back, remove, explain, evaluate and report routers."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runtime.cli.commands.routing import fit
-from runtime.cli.commands.routing.fit import label_of, router, rows, vectors
+from runtime.cli.commands.routing.fit import Name, label_of, router, rows, vectors
 from runtime.cli.failures import RefusedError
 from runtime.cli.local.options import read_yaml
-from runtime.cli.options import DEFAULT_URL, AliasName, AliasRemoval, AliasVersion, AsJson, EarlierVersion, Url
+from runtime.cli.options import (
+    DEFAULT_URL,
+    AliasName,
+    AliasRemoval,
+    AliasVersion,
+    AsJson,
+    EarlierVersion,
+    EvenWithAliases,
+    NewAlias,
+    Url,
+)
 from runtime.cli.output import emit, pairs, short, table
 from runtime.cli.output import show as show_answer
 from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.resource import Resource, print_answer, version_lines
 
+if TYPE_CHECKING:
+    from routing.intents.head import Array
+    from routing.routers.content import Router
+
 app = typer.Typer(no_args_is_help=True, help="Send requests to models by rules, intents, complexity and cost.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)]
 
 
 @app.command("list")
@@ -33,7 +48,7 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command()
 def add(
     file: Annotated[Path, typer.Argument(help="A YAML file with `kind: router`.", show_default=False)],
-    alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
+    alias: NewAlias = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -94,7 +109,7 @@ def rollback(
 @app.command()
 def remove(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Remove it even if aliases point to it.")] = False,
+    force: EvenWithAliases = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -197,8 +212,6 @@ def evaluate(
     Example: roundhouse routers eval auto held-out.jsonl
     """
     from registry.recipes.definition import Task
-    from routing.decide import decide
-    from routing.decision import Facts, Features, TargetFacts
 
     given = rows(file)
     with Client(url) as client:
@@ -210,42 +223,71 @@ def evaluate(
             )
         model = None if letters else result.embedding
         made = None if model is None else vectors(client, model, [row["text"] for row in given], not as_json)
-    facts = Facts({t.name: TargetFacts(price=prices.get(t.name, 0.0), takes_images=True) for t in result.spec.targets})
-    routes = result.spec.intents.routes if result.spec.intents else {}
-    counts: Counter[tuple[str, str]] = Counter()
-    right = abstained = outside = 0
+    outcome = _decide_all(result, prices, given, made)
+    if as_json:
+        emit(outcome.summary(result.label))
+        return
+    pairs_of_names = [[a, b, str(n)] for (a, b), n in outcome.counts.most_common(40)]
+    table(["BELONGS TO", "WENT TO", "ROWS"], pairs_of_names, right=["ROWS"])
+    if outcome.inside:
+        print(f"{outcome.right / outcome.inside:.1%} of {outcome.inside} went where they belong")
+    if outcome.outside:
+        share = outcome.abstained / outcome.outside
+        print(f"the router abstained from {share:.1%} of {outcome.outside} that belong nowhere")
+
+
+@dataclass
+class RouterOutcome:
+    """What a router decided for rows of a file."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Rows by the target where they belong ('-': nowhere) and the one that was chosen."""
+    inside: int = 0
+    """Rows that belong somewhere."""
+    right: int = 0
+    outside: int = 0
+    """Rows that belong nowhere."""
+    abstained: int = 0
+
+    def summary(self, label: str) -> Json:
+        return {
+            "router": label,
+            "rows": self.inside + self.outside,
+            "right": self.right / self.inside if self.inside else None,
+            "abstained_outside": self.abstained / self.outside if self.outside else None,
+            "pairs": [{"wanted": a, "target": b, "count": count} for (a, b), count in self.counts.most_common()],
+        }
+
+
+def _decide_all(
+    router: "Router", prices: Mapping[str, float], given: Sequence[Json], made: "Array | None"
+) -> RouterOutcome:
+    """Decide for each row. made: a vector for each; None to decide by letters."""
+    from routing.decide import decide
+    from routing.decision import Facts, Features, TargetFacts
+
+    facts = Facts({t.name: TargetFacts(price=prices.get(t.name, 0.0), takes_images=True) for t in router.spec.targets})
+    routes = router.spec.intents.routes if router.spec.intents else {}
+    outcome = RouterOutcome()
     for place, row in enumerate(given):
         text = row["text"]
         vector = None if made is None else made[place]
         features = Features(text, characters=len(text), vector=vector, draw=Random(place).random())
-        decision = decide(features, result, facts)
+        decision = decide(features, router, facts)
         targets = [row["target"]] if isinstance(row.get("target"), str) else list(routes.get(label_of(row), ()))
         if targets:
-            right += decision.target in targets
+            outcome.inside += 1
+            outcome.right += decision.target in targets
         else:
-            outside += 1
-            abstained += decision.reason in ("abstained", "default", "weight", "state")
-        counts[targets[0] if targets else "-", decision.target] += 1
-    summary = {
-        "router": result.label,
-        "rows": len(given),
-        "right": right / (len(given) - outside) if len(given) > outside else None,
-        "abstained_outside": abstained / outside if outside else None,
-        "pairs": [{"wanted": a, "target": b, "count": count} for (a, b), count in counts.most_common()],
-    }
-    if as_json:
-        emit(summary)
-        return
-    table(["BELONGS TO", "WENT TO", "ROWS"], [[a, b, str(n)] for (a, b), n in counts.most_common(40)], right=["ROWS"])
-    if summary["right"] is not None:
-        print(f"{right / (len(given) - outside):.1%} of {len(given) - outside} went where they belong")
-    if outside:
-        print(f"the router abstained from {abstained / outside:.1%} of {outside} that belong nowhere")
+            outcome.outside += 1
+            outcome.abstained += decision.reason in ("abstained", "default", "weight", "state")
+        outcome.counts[targets[0] if targets else "-", decision.target] += 1
+    return outcome
 
 
 @app.command()
 def report(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)],
+    name: Name,
     days: Annotated[float, typer.Option(min=0.01, max=366.0, help="Days to look back.")] = 7.0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

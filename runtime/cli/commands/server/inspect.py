@@ -68,20 +68,20 @@ def _print_status(result: Json) -> None:
         f"{slots['total'] - slots['free']} of {slots['total']} slots; {result['waiting']} requests waiting; "
         f"up for {result['uptime_seconds']:.0f} s"
     )
-    if degraded := result.get("degraded"):  # an older server does not send it
+    if degraded := result["degraded"]:
         print(f"degraded: {', '.join(degraded)} (docs/monitor.md#what-does-not-work says what to do)")
-    for fault in result.get("recipe_faults", []):
+    for fault in result["recipe_faults"]:
         print(f"faulty recipe, its former version counts: {fault}")
-    devices = result.get("devices", [])  # an older server sends none
+    devices = result["devices"]
     for part in devices if len(devices) > 1 else ():
         fault = f"; gone: {part['fault']}" if part["fault"] else ""
         print(
             f"  {part['name']} {part['label']}{' ' * bool(part['uuid'])}{part['uuid']}: "
             f"{size(part['resident_bytes'])} of {size(part['budget_bytes'])} used{fault}"
         )
-    if host := result.get("host"):
+    if host := result["host"]:
         print(f"host memory: {size(host['resident_bytes'])} of {size(host['budget_bytes'])} used")
-    if warm := slots.get("prewarmed"):
+    if warm := slots["prewarmed"]:
         print("pre-warmed slots: " + ", ".join(prewarmed(slot) for slot in warm))
     rows = []
     for model in result["models"]:
@@ -91,7 +91,7 @@ def _print_status(result: Json) -> None:
         where = ",".join(model["devices"]) if len(devices) > 1 and model["devices"] else model["tier"]
         row = [model["id"], state(model), where, held, pinned, busy, ago(model["last_used"])]
         rows.append([*row[:4], size(model["host_bytes"]) if model["host_bytes"] else "-", *row[4:]] if host else row)
-        for one in model.get("replicas", []):
+        for one in model["replicas"]:
             cells = [f"  replica {one['number']}", one["state"], ",".join(one["devices"]) or "-", size(one["bytes"])]
             on_host = [size(one["host_bytes"])] if host else []
             rows.append([*cells, *on_host, "", f"{one['running']}/{one['waiting']}", ""])

@@ -81,41 +81,55 @@ def _run(settings: "Settings", as_json: bool) -> int:
             )
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # the settings have them
             os.environ.pop(secret, None)
+        _say_start(settings, device, as_json)
+        return _run_until_stopped(settings, read, device, taken, _announce(url, as_json))
+
+
+def _say_start(settings: "Settings", device: "Device", as_json: bool) -> None:
+    if settings.front:
+        say(f"starting as a front of the fleet {settings.fleet}, data in {settings.data_dir}")
+    elif not as_json:
+        say(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {settings.data_dir}")
+        for part in device.parts:
+            name = f"{part.label} {part.uuid}".rstrip()
+            say(f"  {part.device}: {name} with {part.bytes / 2**30:.1f} GiB")
+
+
+def _run_until_stopped(
+    settings: "Settings",
+    read: "Documents",
+    device: "Device",
+    taken: "socket.socket",
+    announcer: "subprocess.Popen[bytes]",
+) -> int:
+    """Run the server, and return its exit code. taken: the port's reservation, which ends once the server listens."""
+
+    def background() -> None:
+        announcer.wait()  # it ends long before us; leaves no zombie
+        taken.close()  # the server listens now; another one may take the port while this one drains
+
+    try:
         if settings.front:
-            say(f"starting as a front of the fleet {settings.fleet}, data in {data_dir.path}")
-        elif not as_json:
-            say(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {data_dir.path}")
-            for part in device.parts:
-                name = f"{part.label} {part.uuid}".rstrip()
-                say(f"  {part.device}: {name} with {part.bytes / 2**30:.1f} GiB")
-        announcer = _announce(url, as_json)
+            from runtime.server.front import run_front
 
-        def background() -> None:
-            announcer.wait()  # it ends long before us; leaves no zombie
-            taken.close()  # the server listens now; another one may take the port while this one drains
+            code = run_front(settings, read, background)
+        else:
+            from registry.base.importing import fast_imports
+            from runtime.config.secret_variables import take_secrets
 
-        try:
-            if settings.front:
-                from runtime.server.front import run_front
+            take_secrets(one.key_env for one in read.providers if one.key_env)
+            with fast_imports():  # without garbage collection, a fifth faster
+                from runtime.server.run import run
 
-                code = run_front(settings, read, background)
-            else:
-                from registry.base.importing import fast_imports
-                from runtime.config.secret_variables import take_secrets
+            code = run(settings, read, device, background=background)
+    finally:
+        taken.close()
+        announcer.terminate()
+        announcer.wait()
+    from runtime.server.shutdown import log_stopped
 
-                take_secrets(one.key_env for one in read.providers if one.key_env)
-                with fast_imports():  # without garbage collection, a fifth faster
-                    from runtime.server.run import run
-
-                code = run(settings, read, device, background=background)
-        finally:
-            taken.close()
-            announcer.terminate()
-            announcer.wait()
-        from runtime.server.shutdown import log_stopped
-
-        log_stopped()
-        return code
+    log_stopped()
+    return code
 
 
 def _claimed_device(settings: "Settings") -> "tuple[Device, ExitStack]":

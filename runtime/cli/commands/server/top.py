@@ -93,7 +93,7 @@ def page(now: Json) -> "Group":
         f"last minute: {minute['requests']} requests, {minute['tokens'] / 60:.1f} tokens/s, {minute['swaps']} swaps, "
         f"first byte p90 {seconds(minute['first_p90'])}"
     )
-    stores = [_store(store) for store in (*now.get("devices", [now["device"]]), now["host"]) if store]
+    stores = [_store(store) for store in (*now["devices"], now["host"]) if store]
     rings = [_ring(ring) for ring in now["rings"]]
     parts: list[RenderableType] = [head, summary, Rule("memory", align="left"), *stores, _models(now), *rings]
     parts += [Rule("why requests waited", align="left"), stacked(minute["causes"], 40)]
@@ -108,9 +108,9 @@ def _store(store: Json) -> "Text":
 
     filled = round(40 * min(1.0, store["held"] / max(1, store["budget"])))
     line = Text("█" * filled, style="green").append("░" * (40 - filled), "bright_black")
-    name = f"{store['name']} {store['label']}" if store.get("name", "cpu") not in ("", "cpu") else store["label"]
+    name = f"{store['name']} {store['label']}" if store["name"] not in ("", "cpu") else store["label"]
     line.append(f"  {name}: {size(store['held'])} of {size(store['budget'])}", "default")
-    return line.append(f"  gone: {store['fault']}", "bold red") if store.get("fault") else line
+    return line.append(f"  gone: {store['fault']}", "bold red") if store["fault"] else line
 
 
 def _models(now: Json) -> "Table":

@@ -60,7 +60,10 @@ def set_(
         from tenants.limits.table import LimitTable
 
         result = LimitTable(tables).set(_limit_of(kind, amount, team, key, model, mode))
-    _print_limits([result], as_json)
+    if as_json:
+        emit(_as_dict(result))
+    else:
+        _print_limits([result])
 
 
 @app.command("list")
@@ -88,7 +91,7 @@ def list_(
     if as_json:
         emit({"object": "list", "data": [_as_dict(one) for one in result]})
     else:
-        _print_limits(result, False)
+        _print_limits(result)
 
 
 @app.command()
@@ -190,10 +193,7 @@ def _as_dict(limit: "Limit") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print_limits(limits: "list[Limit]", as_json: bool) -> None:
-    if as_json:
-        emit(_as_dict(limits[0]))
-        return
+def _print_limits(limits: "list[Limit]") -> None:
     from registry.base.wording import plain
 
     rows = [

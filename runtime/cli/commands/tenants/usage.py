@@ -25,6 +25,10 @@ Prices = Annotated[
     ),
 ]
 Currency = Annotated[str, typer.Option("--currency", envvar="ROUNDHOUSE_CURRENCY", help="The server's currency.")]
+OneTeam = Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")]
+Begin = Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")]
+End = Annotated[str | None, typer.Option("--to", help="Exclusive end of the period, in the format of --from.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 MIN_KEEP, MAX_KEEP = 35, 10_000
 """Days. A month's budget needs the requests of its first and last hour; the maximum stays after 1970."""
 app = typer.Typer(no_args_is_help=True, help="Show the usage of teams, and check the ledger's sums.")
@@ -32,16 +36,14 @@ app = typer.Typer(no_args_is_help=True, help="Show the usage of teams, and check
 
 @app.command()
 def report(
-    team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
+    team: OneTeam = None,
     day: Annotated[str | None, typer.Option("--date", help="A day in UTC, 2026-11-23.", show_default="today")] = None,
-    begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", help="Exclusive end of the period, in the format of --from.")
-    ] = None,
+    begin: Begin = None,
+    end: End = None,
     by: Annotated[
         str, typer.Option("--by", help="Comma-separated: team, key, model, adapter, class, endpoint, hour, day.")
     ] = "team,model",
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: AsCsv = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -89,7 +91,7 @@ def daily(
     day: Annotated[
         str | None, typer.Option("--date", help="A day in the team's time zone.", show_default="yesterday")
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: AsCsv = False,
     as_html: Annotated[bool, typer.Option("--html", help="Print one page of HTML.")] = False,
     prices: Prices = None,
     currency: Currency = "USD",
@@ -121,11 +123,9 @@ def daily(
 @app.command()
 def compare(
     prices: Annotated[Path, typer.Argument(metavar="PRICES", help="YAML table of providers' prices; docs/costs.md.")],
-    team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
-    begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", help="Exclusive end of the period, in the format of --from.")
-    ] = None,
+    team: OneTeam = None,
+    begin: Begin = None,
+    end: End = None,
     currency: Currency = "USD",
     data_dir: DataDir = None,
     database: Database = None,
