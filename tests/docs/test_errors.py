@@ -3,6 +3,7 @@
 import ast
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,7 @@ NOT_PROVOKED: dict[tuple[int, str], str] = {
 }
 
 
+@cache
 def documented() -> set[tuple[int, str]]:
     rows = [line.split("|") for line in codes().splitlines()[2:]]
     return {(int(row[1]), row[2].strip(" `")) for row in rows}
