@@ -75,13 +75,13 @@ def make_authority(folder: Path, days: int = AUTHORITY_DAYS) -> None:
 
 
 def issue(authority: Path, name: str, folder: Path, days: int = SERVER_DAYS) -> ServerCertificate:
-    """Make a server's key and certificate in a folder, with the authority's certificate.
+    """Make a server's key and certificate in a folder, with the authority's certificate. Replaces a damaged one.
 
     Raises BadRequest for a bad name, NotFound without an authority, Conflict if the folder is another server's.
     """
     if not NAME.match(name):
         raise BadRequest(f"{quoted(name)} is not a valid server name: {NAME_RULE}.")
-    if (folder / SERVER).exists() and (present := read(folder).name) != name:
+    if _is_whole(folder / SERVER) and (present := read(folder).name) != name:
         raise Conflict(f"{folder} has the certificate of '{present}'. Name another folder with --out.")
     key, issuer = _authority(authority)
     own = _new_key()
@@ -123,6 +123,15 @@ def read(folder: Path) -> ServerCertificate:
     if not NAME.match(facts.name):
         raise Conflict(f"The certificate {file} names {quoted(facts.name)}, which is no server name: {NAME_RULE}.")
     return facts
+
+
+def _is_whole(file: Path) -> bool:
+    """Return whether a file has a certificate; False if it is missing or damaged."""
+    try:
+        x509.load_pem_x509_certificate(file.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    return True
 
 
 def _facts(certificate: x509.Certificate) -> ServerCertificate:

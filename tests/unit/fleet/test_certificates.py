@@ -196,6 +196,15 @@ def test_certificates_that_cannot_be_made_are_refused_with_the_cause(
         work(authority)
 
 
+def test_a_damaged_certificate_is_replaced_as_its_error_advises(authority: Path) -> None:
+    folder = server(authority, "node-1")
+    (folder / SERVER).write_text("no certificate")
+    with pytest.raises(Conflict, match="fleet ca issue NAME"):
+        read(folder)
+    assert issue(authority, "node-1", folder) == read(folder)
+    FleetTls(folder)
+
+
 def test_private_keys_are_readable_only_by_their_owner(authority: Path) -> None:
     folder = server(authority, "node-1")
     for file in (authority / certificates.AUTHORITY_KEY, folder / SERVER):
