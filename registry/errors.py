@@ -181,7 +181,6 @@ class LimitExceeded(RoundhouseError):
     def __init__(self, message: str, binding: Sequence[Refusal], *, retry_after: float | None) -> None:
         super().__init__(message, retry_after=retry_after)
         self.binding = tuple(binding)
-        self.should_retry = True
         self.levels: Mapping[str, tuple[int, int, float]] = {}
 
 

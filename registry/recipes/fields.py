@@ -173,10 +173,13 @@ def _kind_of_model_source(value: object) -> str | None:
     return "<file>" if kind == "<hub>" and has_file else kind
 
 
-AnySource = Annotated[
+_Tagged = (
     Annotated[PathSource, Tag("<path>")]
     | Annotated[PackageSource, Tag("<package>")]
-    | Annotated[HubSource, Tag("<hub>")],
+    | Annotated[HubSource, Tag("<hub>")]
+)
+AnySource = Annotated[
+    _Tagged,
     Discriminator(
         _kind_of_source,
         custom_error_type="source",
@@ -185,10 +188,7 @@ AnySource = Annotated[
 ]
 """A source as a field. Its kind is given by which of the keys `path`, `package` and `hub` it has."""
 ModelSource = Annotated[
-    Annotated[PathSource, Tag("<path>")]
-    | Annotated[PackageSource, Tag("<package>")]
-    | Annotated[HubSource, Tag("<hub>")]
-    | Annotated[GgufSource, Tag("<file>")],
+    _Tagged | Annotated[GgufSource, Tag("<file>")],
     Discriminator(
         _kind_of_model_source,
         custom_error_type="source",
