@@ -31,7 +31,7 @@ class FileChecker:
         self._turns = FairTurns()
 
     async def check(self, recipe: Recipe, folder: Path, team: str = "") -> None:
-        """Check a model's files. Raises Unfit (bad_files) with every fault, EngineFailed.
+        """Check a model's files. Raises Unfit (bad_files) with its faults, EngineFailed.
 
         team: whose turn it is; '' for models that the server itself loads.
         """

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from models.process_control import die_with_parent
 from registry.base.importing import TRAINING, fast_imports
 from registry.base.wording import first_line
-from registry.errors import RoundhouseError
+from registry.errors import RoundhouseError, short
 from registry.files import git_lfs
 from registry.recipes.definition import Recipe, Task
 
@@ -25,6 +26,8 @@ JSONS = (
 )  # fmt: skip
 """Files that an engine or its library parses."""
 TEXTS = ("chat_template.jinja", "merges.txt", "vocab.txt")
+MOST_FAULTS, LONGEST = 100, 1000
+"""Most faults of an answer, and bytes of each, as the server reads a line of bounded length."""
 
 
 def broken_files(folder: Path) -> Iterator[str]:
@@ -68,16 +71,20 @@ def main() -> None:
 
 
 def check(recipe: Recipe, folder: Path) -> CheckResult:
-    """Return every fault that would prevent serving the model. Blocks for seconds."""
-    if faults := tuple(broken_files(folder)):
+    """Return the faults that would prevent serving the model, at most MOST_FAULTS. Blocks for seconds."""
+    if faults := _few(broken_files(folder)):
         return CheckResult(faults)
     try:
-        return CheckResult(tuple(_by_task(recipe.task)(recipe, folder)))
+        return CheckResult(_few(_by_task(recipe.task)(recipe, folder)))
     except RoundhouseError as error:
         return CheckResult((error.message,))
     except Exception as error:  # a library's error for files that it cannot load
         traceback.print_exc()
         return CheckResult((f"Its files cannot be loaded ({type(error).__name__}: {first_line(error)}).",))
+
+
+def _few(faults: Iterable[str]) -> tuple[str, ...]:
+    return tuple(short(fault, LONGEST) for fault in islice(faults, MOST_FAULTS))
 
 
 def _by_task(task: Task) -> Callable[[Recipe, Path], Iterable[str]]:

@@ -2,18 +2,21 @@
 
 import contextlib
 import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from launch.checks.checker import FileChecker
 from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest
-from registry.errors import RoundhouseError
+from registry.errors import RoundhouseError, Unfit
 from registry.recipes.fields import HubSource
 from tests.unit.launch.listings import listing_of
 from tests.unit.launch.public.known_models import CHAT
+from tests.unit.registry.makers import recipe
 
 GIB = 2**30
 SOURCE = HubSource(hub="some/model", revision="0" * 40)
@@ -63,3 +66,15 @@ def test_odd_files_end_in_a_proposal_or_a_refusal(seed: int) -> None:
         machine = random.choice((Machine("cuda", 68 * GIB, 90), Machine("cpu", 16 * GIB)))
         with contextlib.suppress(RoundhouseError):
             propose(listing, SOURCE, ModelRequest("x", id="m"), machine)
+
+
+async def test_no_number_of_broken_files_is_too_many_for_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process answers in one line, whose length is bounded."""
+    monkeypatch.setattr("launch.checks.checker._mark", lambda *_: None)
+    for number in range(5_000):
+        (tmp_path / f"sentence_{number:0200}.json").touch()
+    with pytest.raises(Unfit, match=r"sentence_0+\.json is not JSON") as refused:
+        await FileChecker().check(recipe("m"), tmp_path)
+    assert 1 < len(refused.value.faults) <= 100
