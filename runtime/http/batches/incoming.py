@@ -13,6 +13,7 @@ from fastapi import Request
 
 from registry.storage.files import make_private
 from runtime.gateway.core import Gateway
+from runtime.gateway.uploads import UploadShare
 from runtime.http.bodies import too_large_error
 from runtime.http.upload import BUFFER, discard, new_file, share_of, storage_faults
 
@@ -37,26 +38,33 @@ async def receive_body(request: Request, gateway: Gateway) -> AsyncIterator[Stor
     if declared.isdigit() and int(declared) > limit:
         raise too_large_error(limit)
     folder = services.batches.incoming
-    path, digest, size, pending = folder / secrets.token_hex(16), hashlib.sha256(), 0, bytearray()
+    path = folder / secrets.token_hex(16)
     try:
         with storage_faults("The body could not be stored", "Nothing was created"):
             await asyncio.to_thread(make_private, folder)
             with share_of(request, services.uploads, folder) as share:
                 async with new_file(path) as file:
-                    async for chunk in request.stream():
-                        size += len(chunk)
-                        if size > limit:
-                            raise too_large_error(limit)
-                        share.add(len(chunk))
-                        pending += chunk
-                        if len(pending) >= BUFFER:
-                            await asyncio.to_thread(_write, file, pending, digest)
-                            share.written()
-                    await asyncio.to_thread(_write, file, pending, digest)
-                    share.written()
-                yield StoredBody(path, digest.hexdigest())
+                    digest = await _store(request, file, share, limit)
+                yield StoredBody(path, digest)
     finally:
         await asyncio.shield(asyncio.to_thread(discard, path))
+
+
+async def _store(request: Request, file: BufferedWriter, share: UploadShare, limit: int) -> str:
+    """Write the body as it arrives. Returns its SHA-256. Raises TooLarge."""
+    digest, size, pending = hashlib.sha256(), 0, bytearray()
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise too_large_error(limit)
+        share.add(len(chunk))
+        pending += chunk
+        if len(pending) >= BUFFER:
+            await asyncio.to_thread(_write, file, pending, digest)
+            share.written()
+    await asyncio.to_thread(_write, file, pending, digest)
+    share.written()
+    return digest.hexdigest()
 
 
 def _write(file: BufferedWriter, pending: bytearray, digest: "hashlib._Hash") -> None:

@@ -16,7 +16,7 @@ JSONL = "application/jsonl"
 _RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})", re.ASCII)
 
 
-def file_answer(service: BatchService, file: FileRecord, part: str = "") -> StreamingResponse:
+def file_answer(service: BatchService, file: FileRecord, part: str) -> StreamingResponse:
     """The bytes of an uploaded file, or a part of them. No header has its name, which is the client's."""
     kind = JSONL if file.name.endswith(".jsonl") else "application/octet-stream"
     chosen = byte_range(part, file.size)
@@ -51,9 +51,7 @@ def rendered_answer(
     return _answer(rendered(service, batch, render), media_type, 0, None, {})
 
 
-async def output_answer(
-    service: BatchService, batch: BatchRecord, kind: OutputKind, part: str = ""
-) -> StreamingResponse:
+async def output_answer(service: BatchService, batch: BatchRecord, kind: OutputKind, part: str) -> StreamingResponse:
     """An output file, or a part of its bytes."""
     if not part:
         return rendered_answer(service, batch, of_kind(kind))

@@ -227,9 +227,7 @@ TYPES: Mapping[str, Callable[[Matrix], list[bytes]]] = {
 """Formats rows as JSON, by type."""
 
 
-async def vectors_json(
-    vectors: Matrix, types: Sequence[str], texts: Sequence[str], tokens: int, version: str = "2"
-) -> bytes:
+async def vectors_json(vectors: Matrix, types: Sequence[str], texts: Sequence[str], tokens: int, version: str) -> bytes:
     """The body of /v2/embed, and of /v1/embed. types: empty for one list of vectors, as from version 1."""
     lists = [b'"%s":[%s]' % (kind.encode(), b",".join(await write_rows(vectors, TYPES[kind]))) for kind in types]
     kind, rows = b"embeddings_by_type", b"{%s}" % b",".join(lists)

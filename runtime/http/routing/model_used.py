@@ -6,6 +6,7 @@ no objects (a list of vectors, a transcript as text), stay unchanged; the header
 
 import json
 from contextlib import aclosing
+from dataclasses import replace
 
 from runtime.gateway.request import Request
 from runtime.http.dialect import EVENT_STREAM, JSON, NDJSON, Head, Parts
@@ -20,25 +21,17 @@ async def with_model_used(request: Request, parts: Parts) -> Parts:
     async with aclosing(parts):
         async for part in parts:
             if isinstance(part, Head):
-                target = request.target
-                has_objects = part.content_type.startswith((JSON, EVENT_STREAM, NDJSON))
-                if target is not None and part.status < 400 and has_objects and not part.is_relayed:
-                    field = b'"model_used":' + json.dumps(target.model_name).encode() + b","
-                    is_events = part.content_type.startswith(EVENT_STREAM)
-                if field and not part.is_stream and "content-length" in part.headers:
-                    length = int(part.headers["content-length"])
-                    part = Head(part.status, part.content_type, part.headers)
-                    first = await anext(parts, b"")
-                    assert isinstance(first, bytes)
-                    rewritten = _put(first, field, is_events)
-                    yield Head(
-                        part.status, part.content_type,
-                        {**part.headers, "content-length": str(length + len(rewritten) - len(first))},
-                    )  # fmt: skip
-                    yield rewritten
-                    field = b""
+                field, is_events = _field(request, part), part.content_type.startswith(EVENT_STREAM)
+                if not field or part.is_stream or "content-length" not in part.headers:
+                    yield part
                     continue
-                yield part
+                first = await anext(parts, b"")
+                assert isinstance(first, bytes)
+                rewritten = _put(first, field, is_events)
+                length = int(part.headers["content-length"]) + len(rewritten) - len(first)
+                yield replace(part, headers={**part.headers, "content-length": str(length)})
+                yield rewritten
+                field = b""
             elif field:
                 waiting += part
                 rewritten = _put(waiting, field, is_events)
@@ -49,6 +42,14 @@ async def with_model_used(request: Request, parts: Parts) -> Parts:
                 yield part
         if waiting:
             yield waiting
+
+
+def _field(request: Request, head: Head) -> bytes:
+    """The field, with a comma behind it. Empty for an answer that gets none."""
+    has_objects = head.content_type.startswith((JSON, EVENT_STREAM, NDJSON))
+    if request.target is None or head.status >= 400 or head.is_relayed or not has_objects:
+        return b""
+    return b'"model_used":' + json.dumps(request.target.model_name).encode() + b","
 
 
 def _put(data: bytes, field: bytes, is_events: bool) -> bytes:

@@ -96,15 +96,13 @@ def _check_input(path: Path) -> str:
 def _first_url(path: Path) -> str | None:
     """Return the url of the first line; None if it has none, which the check reports."""
     with path.open("rb") as file:
-        for line in file:
-            if line.strip():
-                try:
-                    request: Any = json.loads(line.decode("utf-8-sig"))
-                except (ValueError, RecursionError):
-                    return None
-                url = request.get("url") if isinstance(request, dict) else None
-                return url if isinstance(url, str) else None
-    return None
+        line = next((line for line in file if line.strip()), b"")
+    try:
+        request: Any = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    url = request.get("url") if isinstance(request, dict) else None
+    return url if isinstance(url, str) else None
 
 
 class _Mark:

@@ -28,27 +28,28 @@ OTHER_LABELS = {"accepted", "target"}
 
 def rows(file: Path) -> list[Json]:
     """Read one JSON object per line, each with a text. Raises RefusedError with the number of a faulty line."""
-    result: list[Json] = []
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # not `splitlines`: U+2028 may stand in JSON
     except (OSError, UnicodeDecodeError) as error:
         raise RefusedError(f"{file} cannot be read: {error}") from None
     if len(lines) > MAX_LINES:
         raise RefusedError(f"{file} has more than {MAX_LINES:,} lines. Give a part of it.")
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise RefusedError(f"{file}:{number}: not JSON: {error}") from None
-            if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-                raise RefusedError(f'{file}:{number}: write {{"text": "...", "intent": "..."}}')
-            if not OTHER_LABELS & row.keys() and not isinstance(_intent(row), str | None):
-                raise RefusedError(f'{file}:{number}: "intent" must be a name in quotes, or null if there is none.')
-            result.append(row)
+    result = [_row(line, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not result:
         raise RefusedError(f"{file} has no examples.")
     return result
+
+
+def _row(line: str, where: str) -> Json:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise RefusedError(f"{where}: not JSON: {error}") from None
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        raise RefusedError(f'{where}: write {{"text": "...", "intent": "..."}}')
+    if not OTHER_LABELS & row.keys() and not isinstance(_intent(row), str | None):
+        raise RefusedError(f'{where}: "intent" must be a name in quotes, or null if there is none.')
+    return row
 
 
 def _intent(row: Json) -> object:
