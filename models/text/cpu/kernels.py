@@ -115,7 +115,6 @@ SCRATCH = 1 << 17
 SKEW = 1.5
 """Factor by which rows are rounded more finely than weights, because they have larger outliers."""
 ADD, GELU = 1, 2
-_WORD, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
 _local = threading.local()
 
 
@@ -128,8 +127,8 @@ class _Matrix(ctypes.Structure):
     """`struct matrix` of the source."""
 
     _fields_ = (
-        ("inputs", _WORD), ("outputs", _WORD), ("block", _WORD), ("blocks", _WORD),
-        ("weights", _ADDRESS), ("scales", _ADDRESS), ("bias", _ADDRESS), ("most", ctypes.c_float),
+        ("inputs", _INT), ("outputs", _INT), ("block", _INT), ("blocks", _INT),
+        ("weights", _POINTER), ("scales", _POINTER), ("bias", _POINTER), ("most", _FLOAT),
     )  # fmt: skip
 
 
