@@ -72,33 +72,23 @@ async def in_new_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type]
-
     def run() -> None:
         _forking.engine = True
         try:
             value = work()
         except BaseException as error:  # passed on to the caller, including KeyboardInterrupt
-            loop.call_soon_threadsafe(settle, None, error)
+            loop.call_soon_threadsafe(result.set_exception, error)
         else:
-            loop.call_soon_threadsafe(settle, value, None)
+            loop.call_soon_threadsafe(result.set_result, value)
             threading.Event().wait()
 
     threading.Thread(target=run, name="engine-start", daemon=True).start()
     cancelled = False
     while not result.done():
         try:
-            await asyncio.shield(result)
+            await asyncio.wait({result})
         except asyncio.CancelledError:
-            if result.done():
-                break
             cancelled = True
-        except BaseException:
-            break
     if cancelled:
         result.exception()
         raise asyncio.CancelledError
