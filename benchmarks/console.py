@@ -27,7 +27,7 @@ from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
 from benchmarks.models import chat
 from benchmarks.pairs import compare, in_pairs
-from benchmarks.peers.servers import Roundhouse, Server, start_all
+from benchmarks.peers.servers import IdleServer, Roundhouse, Server, start_all
 from benchmarks.tenants.filling import fill
 from console.web import pages
 
@@ -49,13 +49,6 @@ class Traced(Roundhouse):
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self._collector}", "OTEL_TRACES_SAMPLER": "always_on",
         }  # fmt: skip
-
-
-class IdleServer(Roundhouse):
-    """A server that only serves pages and loads no model."""
-
-    def prepare(self) -> None:
-        return
 
 
 async def run(bench: Bench) -> None:

@@ -104,12 +104,12 @@ def paced_request(model: str, tokens: int, pause_ms: int) -> bytes:
     return request_bytes("/v1/chat/completions", body)
 
 
-def scripted_recipe(folder: Path, name: str, weights: Path) -> Path:
-    """Write a chat recipe for the scripted engine."""
+def scripted_recipe(folder: Path, name: str, weights: Path, **changes: object) -> Path:
+    """Write a chat recipe for the scripted engine. changes: other fields, or fields with other values."""
     data = {
         "id": name, "version": 1, "task": "chat", "source": {"path": str(weights)},
         "engine": {"name": "vllm"}, "context_length": 512, "memory": {"kv_cache": "1MiB", "overhead": "1MiB"},
-        "batching": {"max_requests": PER_MODEL}, "queue": {"max_waiting": 100000, "max_wait": "10m"},
+        "batching": {"max_requests": PER_MODEL}, "queue": {"max_waiting": 100000, "max_wait": "10m"}, **changes,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.yaml"

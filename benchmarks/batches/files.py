@@ -1,7 +1,6 @@
 """Input files of batches, and a client that uploads them, creates batches and polls them."""
 
 import asyncio
-import itertools
 import json
 import random
 import sqlite3
@@ -91,7 +90,7 @@ async def until(
 ) -> dict[str, Any]:
     """Poll the batch until the condition holds; returns its view then. Raises TimeoutError."""
     deadline = time.monotonic() + WITHIN_SECONDS
-    for _ in itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.count()):
+    while time.monotonic() < deadline:
         view = await view_of(server, batch)
         if condition(view):
             return view

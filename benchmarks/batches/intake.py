@@ -1,7 +1,6 @@
 """Part of `benchmarks.batches.run`: files, creation, memory and the cost of a line, on the scripted engine."""
 
 import asyncio
-import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -9,7 +8,6 @@ from contextlib import suppress
 from typing import TypeVar
 
 import psutil
-import yaml
 
 from benchmarks.batches.files import (
     cancel,
@@ -40,9 +38,8 @@ CHECKER = "batches.check_process"
 async def run(bench: Bench) -> None:
     s = bench.settings
     folder = s.work / "batches-scripted"
-    recipe = scripted_recipe(folder, MODEL, write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2))
-    data = yaml.safe_load(recipe.read_text()) | {"batching": {"max_requests": AT_ONCE}}
-    recipe.write_text(yaml.safe_dump(data))
+    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)
+    recipe = scripted_recipe(folder, MODEL, weights, batching={"max_requests": AT_ONCE})
     with Scripted(MODEL, folder, [recipe], "--slots", "1", "--no-prewarm", "--device", "cpu") as server:
         await run_batch(server, jsonl([paced_body(MODEL, 1, 1)] * 100))  # creates tables and processes
         for size, filling in ((500, 300), (4000, 3800)):
@@ -100,7 +97,7 @@ async def _largest_checker(pid: int) -> int:
     """Return the most bytes that a checker process of this server used before this task was cancelled."""
     largest = 0
     try:
-        for _ in itertools.count():
+        while True:
             for child in await asyncio.to_thread(_children, pid):
                 with suppress(psutil.Error):
                     if CHECKER in " ".join(child.cmdline()):

@@ -18,7 +18,6 @@ keep it full. When people send requests, running lines yield to them and leave t
 """
 
 import asyncio
-import itertools
 import os
 import random
 import signal
@@ -209,7 +208,7 @@ async def _people(server: Server, model: Chat, seconds: float, seed: int) -> tup
 
     async def watch() -> None:
         capacity = model.recipe.batching.max_requests  # without the spare places, which only people may use
-        for _ in itertools.count():
+        while True:
             text = (await asyncio.to_thread(server.http.get, "/metrics")).text
             lines = [line for line in text.splitlines() if line.startswith("roundhouse_running_requests{")]
             used = sum(float(line.rpartition(" ")[2]) for line in lines) - running

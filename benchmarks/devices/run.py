@@ -14,8 +14,6 @@ import random
 import time
 from contextlib import ExitStack
 
-import yaml
-
 from benchmarks.devices.fleet import STEP, digest_of, quiet_wait, warm_hits
 from benchmarks.harness import Bench
 from benchmarks.load.clients import closed_loop
@@ -66,10 +64,9 @@ async def _two(bench: Bench) -> None:
     servers: list[Server] = []
     for count in (1, 2):
         folder = s.work / f"devices-{count}"
-        recipe = scripted_recipe(folder, "scripted", weights)
-        data = yaml.safe_load(recipe.read_text())
-        data |= {"batching": {"max_requests": AT_ONCE}, "replicas": {"least": count}}
-        recipe.write_text(yaml.safe_dump(data))
+        recipe = scripted_recipe(
+            folder, "scripted", weights, batching={"max_requests": AT_ONCE}, replicas={"least": count}
+        )
         server = Scripted("scripted", folder, [recipe], "--slots", str(count), "--no-prewarm", "--device", "cpu")
         server.name = f"{count} replicas"
         servers.append(server)

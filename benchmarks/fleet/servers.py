@@ -150,10 +150,8 @@ def database(folder: Path) -> Iterator[str]:
 def recipes(folder: Path) -> list[Path]:
     """Write the recipes of PACED and CROWDS. Only the size of their weights is read."""
     weights = write_model(folder / "tiny-model", hidden=128, ffn=256, layers=2)
-    files = [scripted_recipe(folder / "recipes", name, weights) for name in (*CROWDS, PACED)]
-    data = yaml.safe_load(files[-1].read_text())
-    files[-1].write_text(yaml.safe_dump({**data, "batching": {"max_requests": AT_ONCE}}))
-    return files
+    crowds = [scripted_recipe(folder / "recipes", name, weights) for name in CROWDS]
+    return [*crowds, scripted_recipe(folder / "recipes", PACED, weights, batching={"max_requests": AT_ONCE})]
 
 
 def node_options(slots: int) -> list[str]:

@@ -205,6 +205,13 @@ class Roundhouse(Server):
             time.sleep(0.1)
 
 
+class IdleServer(Roundhouse):
+    """A server that loads no model."""
+
+    def prepare(self) -> None:
+        return
+
+
 BEFORE = "BENCHMARKS_BEFORE"
 """The variable that names an older checkout to measure in turn with this one."""
 KEPT = 0.97

@@ -15,7 +15,7 @@ from benchmarks.load.client import request_bytes
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.pairs import compare
 from benchmarks.peers.litellm import LiteLlm, installed
-from benchmarks.peers.servers import Roundhouse, Server, start_all
+from benchmarks.peers.servers import IdleServer, Server, start_all
 from benchmarks.report.generated import write_model
 from benchmarks.streams import Scripted, scripted_recipe
 from routing.providers.breaker import WINDOW, Breaker, CallOutcome, Permit, admit, ended
@@ -33,7 +33,9 @@ async def measure(bench: Bench) -> None:
         there = Scripted(MODEL, folder / "there", [scripted_recipe(folder, MODEL, weights)], "--slots", "1")
         start_all(stack, [there])
         url = f"http://127.0.0.1:{there.port}/v1"
-        servers: list[Server] = [there, Here(folder / "here", _provider(folder, url))]
+        provider = _provider(folder, url)
+        here = IdleServer(f"there/{MODEL}", folder / "here", [provider], "--slots", "1", "--no-prewarm")
+        servers: list[Server] = [there, here]
         if installed():
             servers.append(LiteLlm(MODEL, url, folder / "litellm"))
         else:
@@ -44,16 +46,6 @@ async def measure(bench: Bench) -> None:
     for level in LEVELS:
         bench.bar(f"a provider's TTFT p50, added, {level} clients", f"elsewhere.c{level}.ttft_p50_added", "<=", 1.0)
         bench.bar(f"a provider's tokens/s, {level} clients", f"elsewhere.c{level}.tokens_ratio", ">=", 0.97)
-
-
-class Here(Roundhouse):
-    """A server with only a provider, and no model to load."""
-
-    def __init__(self, folder: Path, provider: Path) -> None:
-        super().__init__(f"there/{MODEL}", folder, [provider], "--slots", "1", "--no-prewarm")
-
-    def prepare(self) -> None:
-        return
 
 
 async def _level(bench: Bench, servers: list[Server], level: int) -> None:
