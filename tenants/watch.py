@@ -159,11 +159,8 @@ class KeyWatch:
             settings = self._settings
             database = open_tables(settings.data_dir, settings.database)
             database.set_timeouts()
-            try:
+            with database.closing_on_error():
                 table = KeyTable(database, secret.load_pepper(settings.data_dir, settings.pepper))
-            except BaseException:
-                database.close()
-                raise
             self._database, self._table = database, table
         revision = self._table.revision()
         if self._settings.in_fleet and revision < self._revision:

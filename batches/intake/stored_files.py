@@ -84,7 +84,9 @@ class StoredFiles:
             f"file-{secrets.token_hex(16)}", new.team, new.name, new.purpose, size, now, now + new.life,
             idempotency=new.idempotency, body_hash=new.body_hash,
         )  # fmt: skip
-        return await self.insert(await self._checked(file, source), source)
+        if file.purpose == BATCH:
+            file = _with_check(file, await self._checker.summarise(self.job(source), file.team))
+        return await self.insert(file, source)
 
     async def insert(self, file: FileRecord, source: Path) -> FileRecord:
         """Store the bytes and the row of a file. Raises what `add` raises."""
@@ -147,12 +149,6 @@ class StoredFiles:
     async def hide(self, file: FileRecord) -> None:
         """Hide a file from its team. `sweep` removes it when no batch reads it. Raises Unavailable."""
         await self._store.write(lambda tables: tables.files.delete(file.id, file.team, time.time()))
-
-    async def _checked(self, file: FileRecord, source: Path) -> FileRecord:
-        if file.purpose != BATCH:
-            return file
-        summary = await self._checker.summarise(self.job(source), file.team)
-        return _with_check(file, summary)
 
     def job(self, path: Path, url: str | None = None, most_lines: int | None = None) -> InputJob:
         """Return a job for the checker. url: what each line must name, None for any supported url."""

@@ -16,9 +16,6 @@ def open_tables(data_dir: Path, url: str | None = None) -> Database:
     Raises BadRequest for a wrong URL, Conflict for a database of a newer version, Unavailable.
     """
     database = Database(url_of(url or f"{SQLITE}:///{(data_dir / FILE).absolute()}"))
-    try:
+    with database.closing_on_error():
         upgrade(database, MIGRATIONS, VERSION_TABLE)
-    except BaseException:
-        database.close()
-        raise
     return database

@@ -1,13 +1,13 @@
 """Empty databases of each kind, and their tables of teams and keys."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from registry.storage.database import Database
 from tenants.keys.table import KeyTable
-from tenants.ledger.rows import Entry, Rider, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
 from tests.fakes.clocks import Clock
@@ -56,14 +56,7 @@ class SickTable(LedgerTable):
 
     error: Exception | None = None
 
-    def write(
-        self,
-        begun: Sequence[Entry],
-        ended: Sequence[Settlement],
-        *,
-        again: bool = False,
-        riders: Mapping[str, Rider] | None = None,
-    ) -> None:
+    def write(self, *rows: Any, **given: Any) -> None:
         if self.error is not None:
             raise self.error
-        super().write(begun, ended, again=again, riders=riders or {})
+        super().write(*rows, **given)
