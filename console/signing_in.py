@@ -96,7 +96,8 @@ class SigningIn:
         host.member(person)  # raises Unauthorized if the team does not exist
         log.info("signed in", extra={"person": person.id, "team": person.team})
         after = page if page in self._pages() else "."
-        response = html_answer(templates.get_template("signed_in.html").render({"next": after, "person": person}))
+        context = {"next": after, "person": person, "title": "Signed in"}
+        response = html_answer(templates.get_template("signed_in.html").render(context))
         await self._begin(request, response, person)
         self._delete(request, response, sessions.departure_cookie, strict=False)
         return response
