@@ -93,7 +93,7 @@ class CallbackService:
 
     async def get(self, team: str, id_: str) -> Webhook:
         """Return a webhook. Raises NotFound."""
-        return _found(await self._store.find(lambda tables: tables.webhooks.get(id_, team), None, team), id_)
+        return _existing(await self._store.find(lambda tables: tables.webhooks.get(id_, team), None, team), id_)
 
     async def update(
         self, team: str, id_: str, *, name: str | None, url: str | None, events: Sequence[str] | None
@@ -106,7 +106,7 @@ class CallbackService:
         changed = await self._store.write(
             lambda tables: tables.webhooks.update(id_, team, time.time(), name=name, url=url, events=unique)
         )
-        return _found(changed, id_)
+        return _existing(changed, id_)
 
     async def rotate(self, team: str, id_: str, *, keeps_previous: bool) -> Webhook:
         """Rotate the secret. The old one also signs for a day if it is kept. Raises NotFound."""
@@ -114,7 +114,7 @@ class CallbackService:
         rotated = await self._store.write(
             lambda tables: tables.webhooks.rotate(id_, team, time.time(), keeps_previous=keeps_previous)
         )
-        return _found(rotated, id_)
+        return _existing(rotated, id_)
 
     async def delete(self, team: str, id_: str) -> None:
         """Delete a webhook. Raises NotFound."""
@@ -135,7 +135,7 @@ class CallbackService:
             self._tests -= 1
 
 
-def _found(webhook: Webhook | None, id_: str) -> Webhook:
+def _existing(webhook: Webhook | None, id_: str) -> Webhook:
     if webhook is None:
         raise NotFound(f"There is no webhook {quoted(id_)}; it may have been deleted.", code="webhook_not_found")
     return webhook

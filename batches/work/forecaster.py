@@ -56,7 +56,7 @@ class Forecaster:
         if attempt.used is None or end.status is None or end.status >= 400:
             return
         line, batch = attempt.line, attempt.batch
-        seconds = time.monotonic() - attempt.began
+        seconds = time.monotonic() - attempt.started
         self.lines.learn(batch.id, batch.endpoint, attempt.model, line.length, attempt.used, seconds)
         self._meter(room).add(attempt.work, batch.id)
 
@@ -138,8 +138,10 @@ class Forecaster:
             self._needs[batch.id] = BatchNeed(
                 batch.id, batch.team, caller.weight, level, batch.priority, batch.deadline, rooms[batch.id]
             )
-        found = forecast(list(self._needs.values()), rates, now)
-        mine = {id_: found[id_] for id_, (batch, _) in by_id.items() if id_ in found and self._may_store(batch, now)}
+        forecasts = forecast(list(self._needs.values()), rates, now)
+        mine = {
+            id_: forecasts[id_] for id_, (batch, _) in by_id.items() if id_ in forecasts and self._may_store(batch, now)
+        }
         if mine:
             tenths = {batch.id for batch, _ in batches if batch.counts.left <= 0.9 * batch.counts.total}
             await self._store.write(lambda tables: tables.batches.store_forecasts(mine, tenths))

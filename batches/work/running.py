@@ -64,7 +64,7 @@ class LineAttempt:
         self.batch, self.line, self.epoch, self.caller, self.request = batch, line, epoch, caller, request
         self.body = b""
         self.has_rider = self.was_written = self.is_raised = False
-        self.expected_work, self.began = 0.0, time.monotonic()
+        self.expected_work, self.started = 0.0, time.monotonic()
         self.is_stopped = False
         """Whether the worker has stopped it."""
         self.used: Usage | None = None

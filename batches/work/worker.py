@@ -378,7 +378,7 @@ class BatchWorker:
         try:
             if delay:
                 await asyncio.sleep(delay)
-                attempt.began = time.monotonic()
+                attempt.started = time.monotonic()
             line = attempt.line
             attempt.body = await self._read_body(attempt.batch.input_file, line.offset, line.length)
             await self._run_line(attempt)

@@ -202,14 +202,14 @@ def _mix(
     bounds = [(0.01, 20.0)] * len(start)
     scales_fitted = minimize(loss, start, bounds=bounds, method="L-BFGS-B").x if labelled.any() else start
     mix = Mix(float(scales_fitted[0]), float(scales_fitted[1]) if vectors is not None else 0.0)
-    looked, correct, predicted = _looked(mix, letters, vectors, cosines, labels, right)
+    inputs, correct, predicted = _gate_inputs(mix, letters, vectors, cosines, labels, right)
     answerable = predicted != _out(labels)
     if answerable.any() and len(set(correct[answerable].tolist())) == 2:
         gate = LogisticRegression(C=10.0, fit_intercept=False, max_iter=500).fit(
-            looked[answerable], correct[answerable]
+            inputs[answerable], correct[answerable]
         )
         mix = replace(mix, gate=tuple(float(value) for value in gate.coef_[0]))
-    confidence = np.where(answerable, sigmoid(looked @ np.asarray(mix.gate, np.float32)), 0.0)
+    confidence = np.where(answerable, sigmoid(inputs @ np.asarray(mix.gate, np.float32)), 0.0)
     return replace(mix, threshold=threshold_for(confidence.astype(np.float32), correct, precision))
 
 
@@ -217,7 +217,7 @@ def _out(labels: Sequence[str]) -> int:
     return labels.index(OUT) if OUT in labels else -2
 
 
-def _looked(
+def _gate_inputs(
     mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
     right: npt.NDArray[np.int_],
 ) -> tuple[Array, npt.NDArray[np.bool_], npt.NDArray[np.int_]]:  # fmt: skip
@@ -233,9 +233,9 @@ def _measure(
     features: str, mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
     right: npt.NDArray[np.int_],
 ) -> HeadMeasures:  # fmt: skip
-    looked, correct, predicted = _looked(mix, letters, vectors, cosines, labels, right)
+    inputs, correct, predicted = _gate_inputs(mix, letters, vectors, cosines, labels, right)
     out = _out(labels)
-    confidence = np.where(predicted == out, 0.0, sigmoid(looked @ np.asarray(mix.gate, np.float32))).astype(np.float32)
+    confidence = np.where(predicted == out, 0.0, sigmoid(inputs @ np.asarray(mix.gate, np.float32))).astype(np.float32)
     inside = (right >= 0) & (right != out)
     answered = confidence >= mix.threshold
     names = [*labels, OUT]

@@ -315,10 +315,10 @@ def _words(pieces: Sequence[_Segment], words: Sequence[_Word] | None) -> list[li
     if words is None:
         return [None if piece.words is None else [_word(one) for one in piece.words] for piece in pieces]
     starts = [piece.start for piece in pieces]
-    found: list[list[Word]] = [[] for _ in pieces]
+    by_segment: list[list[Word]] = [[] for _ in pieces]
     for one in words if pieces else ():
-        found[max(0, bisect_right(starts, one.start) - 1)].append(_word(one))
-    return [*found]
+        by_segment[max(0, bisect_right(starts, one.start) - 1)].append(_word(one))
+    return [*by_segment]
 
 
 def _word(one: _Word) -> Word:

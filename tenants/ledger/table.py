@@ -42,7 +42,7 @@ class Difference:
     hour: int
     names: tuple[str, ...]
     rows: tuple[int, ...]
-    kept: tuple[int, ...]
+    sums: tuple[int, ...]
 
 
 class _RowState(NamedTuple):

@@ -128,9 +128,9 @@ def spending_of(database: Database, server: str) -> Callable[[str, int], int | N
             return spent_by_server(connection, server, since) if is_whole else None
 
     def spent(id_: str, since: int) -> int | None:
-        if (limit := limits.get(id_)) is None or (found := sums(since)) is None:
+        if (limit := limits.get(id_)) is None or (by_subject := sums(since)) is None:
             return None
-        by_model = found.get((limit.owner, limit.subject), Counter())
+        by_model = by_subject.get((limit.owner, limit.subject), Counter())
         return sum(amount for model, amount in by_model.items() if limit.counts(model))
 
     return spent

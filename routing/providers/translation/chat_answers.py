@@ -102,7 +102,7 @@ class ChatAnswers:
         message = _read(data, AnthropicMessage)
         content = [block for raw in message.content if (block := _read_known(raw, AnthropicBlock))]
         text = "".join(block.text for block in content if block.type == "text")
-        thought = "".join(block.thinking for block in content if block.type == "thinking")
+        reasoning = "".join(block.thinking for block in content if block.type == "thinking")
         calls = [
             {
                 "id": block.id,
@@ -112,12 +112,12 @@ class ChatAnswers:
             for block in content
             if block.type == "tool_use"
         ]
-        spoken: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
-        if thought:
-            spoken |= _reasoning(thought)
+        answer: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if reasoning:
+            answer |= _reasoning(reasoning)
         if calls:
-            spoken["tool_calls"] = calls
-        choice = {"index": 0, "message": spoken, "logprobs": None, "finish_reason": reason(message.stop_reason)}
+            answer["tool_calls"] = calls
+        choice = {"index": 0, "message": answer, "logprobs": None, "finish_reason": reason(message.stop_reason)}
         completion = {"id": message.id, "object": "chat.completion", "created": self._created, "model": message.model}
         return msgspec.json.encode({**completion, "choices": [choice], "usage": usage(message.usage)})
 
@@ -132,19 +132,19 @@ class ChatAnswers:
                 return self._chunk({"role": "assistant", "content": ""})
             case Event(type="content_block_start", index=index, content_block=raw):
                 block = _read_known(raw, AnthropicBlock)
-                return self._began(index, block) if block else b""
+                return self._block_started(index, block) if block else b""
             case Event(type="content_block_delta", index=index, delta=raw):
                 delta = _read_known(raw, Delta)
                 return self._content(index, delta) if delta else b""
             case Event(type="content_block_stop", index=index) if index in self._silent:
-                return self._argued(index, _arguments(self._silent.pop(index)))
+                return self._arguments_chunk(index, _arguments(self._silent.pop(index)))
             case Event(type="message_delta", delta=raw, usage=counts):
                 self._counted(counts or AnthropicUsage())
                 self._reason = _read(raw, StreamEnd).stop_reason or self._reason
                 return self._chunk({}, reason(self._reason)) if self._reason else b""
         return b""
 
-    def _began(self, index: int, block: AnthropicBlock) -> bytes:
+    def _block_started(self, index: int, block: AnthropicBlock) -> bytes:
         if block.type != "tool_use":  # it may start with text
             words = Delta(f"{block.type}_delta", block.text, block.thinking)
             return self._content(index, words) if block.text or block.thinking else b""
@@ -164,10 +164,10 @@ class ChatAnswers:
             case "input_json_delta" if index in self._calls:
                 if delta.partial_json:
                     self._silent.pop(index, None)
-                return self._argued(index, delta.partial_json)
+                return self._arguments_chunk(index, delta.partial_json)
         return b""
 
-    def _argued(self, index: int, arguments: str) -> bytes:
+    def _arguments_chunk(self, index: int, arguments: str) -> bytes:
         return self._chunk({"tool_calls": [{"index": self._calls[index], "function": {"arguments": arguments}}]})
 
     def end(self) -> bytes:

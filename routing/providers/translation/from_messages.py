@@ -185,10 +185,9 @@ def _user(content: object, where: str) -> list[Json]:
                 results.append(_result(block, at))
             case _:
                 raise unsupported(f"{at}.type")
-    spoken: str | list[Json] = parts
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        spoken = parts[0]["text"]
-    return [*results, *([{"role": "user", "content": spoken}] if parts else [])]
+    is_text = len(parts) == 1 and parts[0]["type"] == "text"
+    message = {"role": "user", "content": parts[0]["text"] if is_text else parts}
+    return [*results, message] if parts else results
 
 
 def _blocks(content: object, where: str) -> list[tuple[str, Json]]:

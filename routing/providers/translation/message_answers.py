@@ -47,13 +47,13 @@ class MessageAnswers:
         if not completion.choices or completion.choices[0].message is None:
             raise BadAnswer("answered with a completion that says nothing")
         choice = completion.choices[0]
-        spoken = choice.message or ChatDelta()
+        message = choice.message or ChatDelta()
         content: list[Json] = []
-        if spoken.reasoning_text:
-            content.append({"type": "thinking", "thinking": spoken.reasoning_text, "signature": ""})
-        if spoken.visible_text:
-            content.append({"type": "text", "text": spoken.visible_text})
-        for call in spoken.tool_calls or ():
+        if message.reasoning_text:
+            content.append({"type": "thinking", "thinking": message.reasoning_text, "signature": ""})
+        if message.visible_text:
+            content.append({"type": "text", "text": message.visible_text})
+        for call in message.tool_calls or ():
             arguments = _arguments(call, is_cut=choice.finish_reason in (*CUT, *FILTERED))
             if arguments is not None:
                 content.append({**_tool_use(call), "input": arguments})
@@ -61,7 +61,7 @@ class MessageAnswers:
             {
                 **_head(completion),
                 "content": content,
-                **_stopped(choice, called=bool(spoken.tool_calls)),
+                **_stopped(choice, called=bool(message.tool_calls)),
                 "usage": usage(completion.usage or ChatUsage()),
             }
         )
@@ -75,25 +75,25 @@ class MessageAnswers:
         if self._first is None and chunk.choices:  # Azure's first chunk has none, and no id
             self._first = chunk
             message = {**_head(chunk), "content": [], "stop_reason": None, "stop_sequence": None}
-            began = usage(self._usage)
-            parts.append(_event("message_start", message={**message, "usage": {**began, "output_tokens": 0}}))
+            usage_so_far = usage(self._usage)
+            parts.append(_event("message_start", message={**message, "usage": {**usage_so_far, "output_tokens": 0}}))
         for choice in chunk.choices[:1]:
             parts += self._piece(choice.delta or ChatDelta())
             if choice.finish_reason:
                 self._choice = choice
         return b"".join(parts)
 
-    def _piece(self, spoken: ChatDelta) -> list[bytes]:
+    def _piece(self, message: ChatDelta) -> list[bytes]:
         parts = []
-        if spoken.reasoning_text or spoken.visible_text:
+        if message.reasoning_text or message.visible_text:
             self._calls.words()
-        if spoken.reasoning_text:
+        if message.reasoning_text:
             parts += self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-            parts.append(self._delta(type="thinking_delta", thinking=spoken.reasoning_text))
-        if spoken.visible_text:
+            parts.append(self._delta(type="thinking_delta", thinking=message.reasoning_text))
+        if message.visible_text:
             parts += self._block("text", {"type": "text", "text": ""})
-            parts.append(self._delta(type="text_delta", text=spoken.visible_text))
-        for piece in spoken.tool_calls or ():
+            parts.append(self._delta(type="text_delta", text=message.visible_text))
+        for piece in message.tool_calls or ():
             for call in self._calls.take(piece):
                 parts += self._call(call)
         return parts

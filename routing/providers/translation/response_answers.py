@@ -122,15 +122,15 @@ class ResponseAnswers:
         return "incomplete" if self._finish in INCOMPLETE else "completed"
 
     # --- output items -----------------------------------------------------------------------------------------------
-    def _piece(self, spoken: ChatDelta) -> list[bytes]:
+    def _piece(self, delta: ChatDelta) -> list[bytes]:
         events = []
         for kind, text in (
-            ("reasoning_text", spoken.reasoning_text), ("output_text", spoken.words), ("refusal", spoken.refusal),
+            ("reasoning_text", delta.reasoning_text), ("output_text", delta.words), ("refusal", delta.refusal),
         ):  # fmt: skip
             if text:
                 self._calls.words()
                 events += self._say(kind, text)
-        for piece in spoken.tool_calls or ():
+        for piece in delta.tool_calls or ():
             for call in self._calls.take(piece):
                 events += self._say(f"call {call.index}", call.function.arguments_text, call)
         return events

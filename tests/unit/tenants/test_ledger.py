@@ -241,7 +241,7 @@ def test_differences_report_manual_changes(ledger: LedgerTable, database: Databa
         connection.execute(sa.text("UPDATE ledger SET prompt_tokens = 6 WHERE team = 'b'"))
     (found,) = ledger.differences()
     assert found.names[0] == "b"
-    assert (found.rows[2], found.kept[2]) == (6, 5)
+    assert (found.rows[2], found.sums[2]) == (6, 5)
     with database.write() as connection:
         connection.execute(sa.text("DELETE FROM ledger"))
     assert len(ledger.differences()) == 2

@@ -176,7 +176,7 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
         emit(result)
     elif not as_json:
         for one in differences:
-            note(f"{_time(one.hour)} {' '.join(filter(None, one.names))}: rows {one.rows}, sums {one.kept}")
+            note(f"{_time(one.hour)} {' '.join(filter(None, one.names))}: rows {one.rows}, sums {one.sums}")
         sums = f"sums since {_time(since)}" if since else "sums"
         agree = f"all {sums} agree with their rows" if not differences else f"{len(differences)} {sums} differ"
         print(f"{agree}; {open_rows} requests are running")
