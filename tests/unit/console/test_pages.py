@@ -25,12 +25,14 @@ from registry.state.database import State
 from runtime.http.pages import ConsoleHost
 from runtime.residency.states import ModelState
 from tenants.caller import Scope
+from tenants.key_settings import KeySettings
 from tenants.keys.records import KeyRequest
 from tenants.keys.secret import load_pepper
 from tenants.keys.table import KeyTable
 from tenants.storage.opening import open_tables
+from tenants.watch import KeyWatch
 from tests.fakes.clocks import Clock
-from tests.unit.console.conftest import HTML, Console, key, sign_in
+from tests.unit.console.conftest import HTML, ORIGIN, Console, key, sign_in
 from tests.unit.console.fleets import FLEET
 
 SLUGS = sorted(pages())
@@ -387,3 +389,15 @@ async def test_the_table_of_keys_leaves_out_old_ones_that_are_not_active(
         visible = [id_ for id_ in made if id_ in page]
         assert visible == [id_ for number, id_ in enumerate(made) if number not in (1, 2)]
         assert "And 2 older ones that were revoked or have expired." in page
+
+
+async def test_the_page_teams_writes_to_no_database_in_an_older_state(console: Console, tmp_path: Path) -> None:
+    """A fleet's servers refuse such a database, in which a revoked key may still be active."""
+    watch = KeyWatch(KeySettings(tmp_path, in_fleet=True))
+    keys, _ = await watch.tables()
+    watch.refuse_database()
+    async with console(watch=watch) as displayed:
+        refused = await displayed.client.post("/console/teams/team", json={"id": "late"}, headers=ORIGIN)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable")
+    assert [team.id for team in keys.list_teams()] == ["default"]
+    await watch.close()
