@@ -14,6 +14,7 @@ import pytest
 
 from adapters.checker import Checker
 from adapters.compose.jobs import compose
+from adapters.jobs import Job
 from adapters.types import Base
 from batches.check_process import InputJob
 from batches.intake.checker import InputChecker
@@ -138,7 +139,7 @@ async def test_only_a_kill_by_the_kernel_counts_as_out_of_memory(
 
 
 async def adapters(folder: Path) -> None:
-    await Checker(1).check(folder, Base("base", folder, 8), Bounds())
+    await Checker(1).check(Job(folder, Base("base", folder, 8), Bounds()))
 
 
 async def combination(folder: Path) -> None:
