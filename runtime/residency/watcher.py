@@ -57,7 +57,7 @@ class Watcher:
         drainer: Drainer,
         decide: Callable[[], None],
         working_margin: int,
-        look_at_replicas: Callable[[], None] = lambda: None,
+        look_at_replicas: Callable[[], None],
     ) -> None:
         self._look_at_replicas = look_at_replicas
         self._table, self._drainer, self._decide, self._working_margin = table, drainer, decide, working_margin

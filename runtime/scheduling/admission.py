@@ -30,10 +30,11 @@ class QueueEntry:
     arrived: float
     turn: asyncio.Future[SlotLink]
     claim: QueueRequest
+    aborted: asyncio.Future[RoundhouseError]
+    """Done with the error that ends its call, if something ends it from outside."""
     started: float | None = None
     work: float | None = None
     """Work done for it; None until known."""
-    aborted: asyncio.Future[RoundhouseError] | None = None
     missed: bool = False
     """Whether its adapter was in no place when the request arrived."""
     swap_seconds: float = 0.0
@@ -50,7 +51,7 @@ class QueueEntry:
 
     def abort(self, error: RoundhouseError) -> None:
         """End its call with this error, unless it is already ending."""
-        if self.aborted is not None and not self.aborted.done():
+        if not self.aborted.done():
             self.aborted.set_result(error)
 
 

@@ -104,7 +104,6 @@ class AdapterStatus:
     hits: int
     """Requests whose adapter was in a place when they arrived."""
     misses: int
-    placements: int
     evictions: int
     """Number of times it lost its place."""
 
@@ -115,7 +114,6 @@ class Counts:
 
     hits: int = 0
     misses: int = 0
-    placements: int = 0
     evictions: int = 0
 
 
@@ -258,7 +256,6 @@ class Placement:
         """Report a successful placement."""
         if self._device.arrived(digest, now):
             self._used(digest, now)
-            self._count(digest).placements += 1
 
     def failed(self, digest: str) -> list[str]:
         """Report a failed staging or placement. Returns the waiting requests that fail with it.
@@ -576,5 +573,5 @@ class Placement:
             tier = "staging"
         return AdapterStatus(
             tier, digest in self._pins, self._device.leases(digest), self._waiting.count(digest), counts.hits,
-            counts.misses, counts.placements, counts.evictions,
+            counts.misses, counts.evictions,
         )  # fmt: skip

@@ -134,8 +134,8 @@ class ModelQueue:
         all_ = [replica.policy.status(digest) for replica in self.replicas]
         if len(all_) == 1:
             return all_[0]
-        sums = (sum(column) for column in zip(*((s.running, s.waiting, s.hits, s.misses, s.placements, s.evictions)
-                                                for s in all_), strict=True))  # fmt: skip
+        counts = [(s.running, s.waiting, s.hits, s.misses, s.evictions) for s in all_]
+        sums = (sum(column) for column in zip(*counts, strict=True))
         return AdapterStatus(min((s.tier for s in all_), key=TIERS.index), any(s.pinned for s in all_), *sums)
 
     def used_digests(self) -> tuple[set[str], set[str]]:
@@ -253,9 +253,7 @@ class ModelQueue:
         loop = asyncio.get_running_loop()
         now = self._clock()
         turn, aborted = loop.create_future(), loop.create_future()
-        ticket = QueueEntry(
-            str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted, replica=self.number
-        )
+        ticket = QueueEntry(str(next(self._ids)), adapter, probe, now, turn, claim, aborted, replica=self.number)
         ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
         self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)  # first, since it may refuse
         self._waiting[ticket.id] = ticket

@@ -113,9 +113,9 @@ class LocalLease:
         frame_call = self.turn.link.call(lambda uid: frames.Call.of(uid, engine_request, id_))
         self._calls.append(frame_call)
         await self._stack.enter_async_context(frame_call)
-        aborted = self.turn.ticket.aborted  # a drain deadline ends the call with an error
-        if aborted is not None:
-            aborted.add_done_callback(lambda done: None if done.cancelled() else _abort(frame_call, done.result()))
+        self.turn.ticket.aborted.add_done_callback(  # a drain deadline ends the call with an error
+            lambda done: None if done.cancelled() else _abort(frame_call, done.result())
+        )
         return frame_call
 
     def count(self, data: bytes) -> None:

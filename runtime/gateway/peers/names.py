@@ -86,16 +86,15 @@ class PeerNames:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the models or files of a node have changed."""
 
-    def take(self, node: str, data: bytes) -> bool:
-        """Replace a node's names. Returns False if the data cannot be read."""
+    def take(self, node: str, data: bytes) -> None:
+        """Replace a node's names. Only logs data that cannot be read."""
         try:
             given = _DECODER.decode(data)
         except NOT_JSON as error:
             log.error("the names of a node cannot be read", extra={"node": node, "cause": str(error)})
-            return False
+            return
         self._nodes[node] = _NodeEntry(_models(node, given.models), frozenset(given.digests))
         self._merge()
-        return True
 
     def remove(self, node: str) -> None:
         """Forget a node."""

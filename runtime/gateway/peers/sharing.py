@@ -86,7 +86,7 @@ class SharedNames:
     def _changed(self) -> None:
         self._own.refresh()
         self._peers.names.refresh()
-        self._routers.follow()
+        self._routers.refresh()
         self._wake()
         if self._files is not None:
             self._is_outdated = True

@@ -192,7 +192,7 @@ class RouterStore:
     # --- changes ----------------------------------------------------------------------------------------------------
     async def open(self, given: Iterable[RouterSpec]) -> None:
         """Read all routers, at startup and after recipe files were read again."""
-        self._refresh()
+        self.refresh()
         self.faults, self._in_files = {}, {}
         for record in self._records.values():
             if self._is_missing(record.current):
@@ -274,7 +274,7 @@ class RouterStore:
                 await self._prune(key)
             except RoundhouseError as error:  # the version is stored; the router's next one prunes again
                 log.warning("old versions of a router stay for now", extra={"cause": error.message})
-            self._refresh()
+            self.refresh()
         return RouterAddition(self.show(name), is_new)
 
     async def _prune(self, key: RouterKey) -> None:
@@ -312,22 +312,18 @@ class RouterStore:
         """Remove a router, even if its files are unreadable."""
         async with self._changing:
             await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
-            self._refresh()
+            self.refresh()
 
     async def change(self, name: str, change: Callable[[RouterTable, RouterKey], RouterRecord]) -> RouterView:
         """Change aliases or the current version by a method of the table. Raises NotFound, Conflict, BadRequest."""
         async with self._changing:
             await asyncio.to_thread(change, self._state.routers, self._record(name).key)
-            self._refresh()
+            self.refresh()
         return await self.version(name)
 
     # --- other servers of the fleet ---------------------------------------------------------------------------------
     def _is_missing(self, version: RouterVersion) -> bool:
         return self.is_shared and not self._contents.has(version.digest)
-
-    def follow(self) -> None:
-        """Apply changes of routers by another server."""
-        self._refresh()
 
     def missing(self) -> list[RouterVersion]:
         """Versions whose files another server has."""
@@ -348,7 +344,8 @@ class RouterStore:
         async with self._changing:
             await asyncio.to_thread(self._contents.write, content)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Read the versions from the state again, as other servers may change them."""
         self._records = {record.key.name: record for record in self._state.routers.all()}
         used = {version.digest for record in self._records.values() for version in record.versions}
         self._ready = {digest: router for digest, router in self._ready.items() if digest in used}

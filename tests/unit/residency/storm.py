@@ -174,7 +174,6 @@ class Storm(VirtualWorld):
                     assert not link.sleeps, "a request met a sleeping engine"
                     assert not link.changing, "a request met an engine that falls asleep or wakes"
                     assert link.model == model, "a request met another model"
-                assert lease.ticket.aborted is not None
                 with suppress(EngineFailed):
                     await link.work(seconds, lease.ticket.aborted)
                 if lease.ticket.aborted.done():

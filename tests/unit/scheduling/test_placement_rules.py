@@ -166,7 +166,7 @@ def test_rule_7_pinned_adapters_stay_and_one_place_is_left_unpinned() -> None:
     assert policy.status(A).tier == "device"
     policy.finish("1", 6.0)
     assert started(settle(policy, 6.0)) == ["2"]
-    assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 1, 0)
+    assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 0)
 
 
 def test_rule_7_with_more_pins_than_places_the_first_ones_apply() -> None:
@@ -261,7 +261,7 @@ def test_hits_and_misses_are_counted() -> None:
     policy.enqueue("2", A, 0.1)
     settle(policy, 0.1)
     status = policy.status(A)
-    assert (status.hits, status.misses, status.running, status.placements) == (1, 1, 2, 1)
+    assert (status.hits, status.misses, status.running) == (1, 1, 2)
 
 
 def test_an_id_cannot_be_used_twice() -> None:

@@ -318,7 +318,7 @@ async def test_a_router_is_added_on_a_node_and_copied_from_there(fleet: Fleet, n
     assert (added.status_code, added.headers["x-roundhouse-node"]) == (201, "node-1"), added.text
     routers = fleet.front.routers
     routers.is_shared = True
-    routers.follow()
+    routers.refresh()
     with pytest.raises(Unavailable, match="being copied"):
         await routers.ready("two")
     puller = RouterPuller(routers, fleet.names, fleet.reports, fleet.peer_client)
