@@ -65,10 +65,9 @@ class Adapters:
         names: Names,
         residency: ResidencyManager,
         service: AdapterService,
-        storage: StorageLimiter | None = None,
+        storage: StorageLimiter,
     ) -> None:
-        self._names, self._residency, self._service = names, residency, service
-        self._storage = storage or StorageLimiter()
+        self._names, self._residency, self._service, self._storage = names, residency, service, storage
         self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
         """Pinned digests of each queue."""
         self.copied: Callable[[Version], Awaitable[None]] | None = None

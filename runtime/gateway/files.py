@@ -68,10 +68,10 @@ class ModelFiles:
         state: State,
         device: Device,
         converted: Path,
-        reserve: DiskReserve | None = None,
-        checker: FileChecker | None = None,
+        reserve: DiskReserve,
+        checker: FileChecker,
     ) -> None:
-        self._state, self._device, self._checker = state, device, checker or FileChecker()
+        self._state, self._device, self._checker = state, device, checker
         self._downloads, self._conversions = Downloads(), Conversions(converted, reserve=reserve)
 
     def tidy(self) -> None:

@@ -64,10 +64,10 @@ class Additions:
         names: Names,
         residency: ResidencyManager,
         device: Device,
-        trusted: bool = False,
-        checker: FileChecker | None = None,
+        trusted: bool,
+        checker: FileChecker,
     ) -> None:
-        self._trusted, self._checker = trusted, checker or FileChecker()
+        self._trusted, self._checker = trusted, checker
         self._model_set, self._names, self._residency = model_set, names, residency
         known = [nvml.capability(b.driver_name) for b in device.budgets] if device.kind == "cuda" else []
         capability = min((one for one in known if one is not None), default=None)

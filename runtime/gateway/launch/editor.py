@@ -11,7 +11,6 @@ from launch.proposal.draft import DraftValue, put, recipe_of
 from launch.recipe_store import changed, checked_text, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.base.wording import quoted
-from registry.bounds import USUAL
 from registry.errors import BadRequest, Conflict, DoesNotFit
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import HubSource
@@ -39,8 +38,8 @@ class Editor:
         adapters: Adapters,
         files: ModelFiles,
         device: Device,
-        trusted: bool = False,
-        most_versions: int = USUAL.recipe_versions,
+        trusted: bool,
+        most_versions: int,
     ) -> None:
         self._trusted, self._most_versions = trusted, most_versions
         self._model_set, self._names, self._residency = model_set, names, residency

@@ -136,7 +136,7 @@ class Reporter:
         residency: ResidencyManager,
         device: Device,
         stored: Callable[[], frozenset[str]],
-        times_of: Callable[[str], RequestTimes] = lambda _: RequestTimes(),
+        times_of: Callable[[str], RequestTimes],
     ) -> None:
         self._fleet, self._names, self._models = fleet, names, models
         self._residency, self._device, self._stored, self._times_of = residency, device, stored, times_of

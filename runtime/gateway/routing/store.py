@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from registry.base.wording import nearest, quoted
-from registry.bounds import USUAL, Bounds
+from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unavailable, Unfit
 from registry.files.sources import locate
 from registry.names import ADAPTER
@@ -67,7 +67,7 @@ class RouterAddition:
 class RouterStore:
     """One writer at a time. Reads come from memory once `ready` has loaded a version."""
 
-    def __init__(self, folder: Path, state: State, names: Names, bounds: Bounds = USUAL) -> None:
+    def __init__(self, folder: Path, state: State, names: Names, bounds: Bounds) -> None:
         self._contents, self._state, self._names, self._bounds = RouterContentStore(folder), state, names, bounds
         self._changing = asyncio.Lock()
         self._records: Mapping[str, RouterRecord] = {}

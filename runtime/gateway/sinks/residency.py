@@ -24,10 +24,10 @@ class ResidencyRecord:
     Its own thread stores the measurements one after another, so a slow database delays nothing else.
     """
 
-    def __init__(self, metrics: Metrics, state: State, device: Device, decisions: Decisions | None = None) -> None:
+    def __init__(self, metrics: Metrics, state: State, device: Device, decisions: Decisions) -> None:
         self._metrics, self._state, self._device = metrics, state, device
         self._labels = {budget.device: budget.label for budget in device.budgets}
-        self._decisions = decisions or Decisions(lambda: None)
+        self._decisions = decisions
         self._writer = ThreadPoolExecutor(1, "figures")
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class Overview:
         pool: SlotPool,
         bounds: WaitingBound,
         metrics: Metrics,
-        recipe_faults: Callable[[], Sequence[str]] = tuple,
+        recipe_faults: Callable[[], Sequence[str]],
     ) -> None:
         self._device, self._names, self._models, self._residency = device, names, models, residency
         self._pool, self._bounds, self._metrics = pool, bounds, metrics

@@ -20,6 +20,7 @@ from batches.intake.stored_files import FileLimits
 from batches.service import BatchService
 from batches.store import BatchStore
 from console.state import Console
+from launch.checks.checker import FileChecker
 from launch.recipe_store import RecipeStore, StoredRecipes
 from models.messages import Chunk, EmbedRequest, Event, HttpCall, RerankRequest, TranscribeRequest
 from registry.errors import RoundhouseError
@@ -237,7 +238,8 @@ class FakeGateway:
         )
         residency = self.residency
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
-        files = ModelFiles(self.state, device, folder / "converted")
+        reserve, checker = DiskReserve(self.settings.data_dir, self.settings.disk_reserve), FileChecker()
+        files = ModelFiles(self.state, device, folder / "converted", reserve, checker)
         models = Models(self.names, residency, self.pool, self.state, files)
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
@@ -254,8 +256,7 @@ class FakeGateway:
         added = self.settings.data_dir / "providers"
         provider_store = ProviderStore(added, self.names, self.providers, providers)
         usage, console = UsageReport(ledger), Console(self.settings.port)
-        reserve = DiskReserve(self.settings.data_dir, self.settings.disk_reserve)
-        overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics)
+        overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics, tuple)
         keys = watch or KeyWatch(self.settings.keys, ledger.enable)
         limits = FileLimits(
             disk=self.settings.files_disk, largest=self.settings.max_file, line_bytes=self.settings.max_json,
@@ -277,8 +278,18 @@ class FakeGateway:
             adapters=adapters,
             combiner=Combiner(self.names, self.service, adapters),
             merged=MergedModels(self.settings.data_dir / MERGED, model_set, residency),
-            additions=Additions(model_set, self.names, residency, device),
-            editor=Editor(model_set, self.names, residency, self.state, adapters, files, device),
+            additions=Additions(model_set, self.names, residency, device, False, checker),
+            editor=Editor(
+                model_set,
+                self.names,
+                residency,
+                self.state,
+                adapters,
+                files,
+                device,
+                False,
+                self.settings.bounds.recipe_versions,
+            ),
             reloader=RecipeReloader(model_set, (), self.routers.open, provider_store.serve),
             overview=overview,
             keyring=lambda: keyring,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launch.checks.checker import FileChecker
 from launch.proposal.code import check_flags
 from launch.request import ModelRequest
 from registry.errors import BadRequest, Conflict, DoesNotFit, Forbidden, Unfit
@@ -39,7 +40,9 @@ def additions(
     state: Any = SimpleNamespace(adapters=table, models=models, routers=routers)
     names = Names([one for one in recipes if one.version == 1], state)
     names.provider_names = frozenset({"haiku"})
-    return world, Additions(model_set, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget))
+    return world, Additions(
+        model_set, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget), False, FileChecker()
+    )
 
 
 async def test_a_model_that_does_not_fit_is_refused_with_the_missing_bytes(tmp_path: Path) -> None:

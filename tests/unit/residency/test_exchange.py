@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from launch.checks.checker import FileChecker
 from models.messages import MemoryFootprint
 from models.sources.resolve import digest
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Prices, Recipe
 from registry.state.database import State
+from registry.storage.reserve import DiskReserve
 from runtime.config.device import NO_DEVICE
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.local.lease import LocalLease
@@ -183,7 +185,7 @@ async def test_files_that_changed_while_a_model_was_away_are_another_revision(wo
     folder.mkdir()
     entry.path, seen = folder, list[str]()
     with State(tmp_path / "state") as state:
-        files = ModelFiles(state, NO_DEVICE, tmp_path / "converted")
+        files = ModelFiles(state, NO_DEVICE, tmp_path / "converted", DiskReserve(tmp_path, 0), FileChecker())
         world.manager.loader._revise = files.revise
         for weights in (b"old", b"old", b"new"):
             (folder / "model.safetensors").write_bytes(weights)

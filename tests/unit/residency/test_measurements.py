@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from console.history import Decisions
 from models.messages import LoadResult, MemoryFootprint
 from registry.records import LoadKey
 from registry.state.database import FILE, State
@@ -52,7 +53,7 @@ def entry(name: str = "a", **residency: object) -> ModelEntry:
 
 def live_once(state: State) -> None:
     """Record a first process of model a, which loads, sleeps twice and wakes once."""
-    record, first = ResidencyRecord(Metrics(), state, GPU), entry()
+    record, first = ResidencyRecord(Metrics(), state, GPU, Decisions(lambda: None)), entry()
     first.naps = 1
     record.loaded(first, CAN_SLEEP, 2.0, 10.0, 150)
     first.bytes, first.host_bytes = 5, 90
@@ -135,7 +136,7 @@ def test_a_wake_without_a_recorded_sleep_is_not_stored(state: State) -> None:
 
 def test_growth_without_a_recorded_load_is_not_stored(state: State) -> None:
     """For example, the disk was full when the model was loaded."""
-    record, grown = ResidencyRecord(Metrics(), state, GPU), entry()
+    record, grown = ResidencyRecord(Metrics(), state, GPU, Decisions(lambda: None)), entry()
     grown.margin = 20
     record.grew(grown)
     record.close()
@@ -148,7 +149,7 @@ def test_a_working_margin_is_stored_and_forgotten_with_the_rest(state: State) ->
     live_once(state)
     grown = entry()
     grown.margin = 20
-    record = ResidencyRecord(Metrics(), state, GPU)
+    record = ResidencyRecord(Metrics(), state, GPU, Decisions(lambda: None))
     record.grew(grown)
     record.close()
     again = entry()
@@ -202,7 +203,7 @@ def test_an_excessive_measurement_of_an_older_version_is_corrected(tmp_path: Pat
 
 def test_records_are_written_after_a_hanging_database_has_recovered(state: State) -> None:
     """Recording does not wait for the database."""
-    record, one, hangs = ResidencyRecord(Metrics(), state, GPU), entry(), threading.Event()
+    record, one, hangs = ResidencyRecord(Metrics(), state, GPU, Decisions(lambda: None)), entry(), threading.Event()
     keep = state.models.record_load
 
     def later(key: LoadKey, *figures: Any) -> Any:
