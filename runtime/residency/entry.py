@@ -39,7 +39,7 @@ class LoadFailure:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """The state of one replica. Mutable; written only by the residency manager, its parts and `record`."""
+    """The state of one replica. Mutable; written only by the residency manager, its parts and `measurements`."""
 
     recipe: Recipe
     path: Path | None

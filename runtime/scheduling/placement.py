@@ -49,8 +49,8 @@ same holds for the request of the first rank, once its class is owed its floor o
 until it starts, until a team or key that waited before has received less, or until one arrives that has received no
 more. `runtime.scheduling.fair` bounds how much these get in the meantime.
 
-The text engines have a second order of turns, among the items of running requests (`models.batching.plan.Turns`). It
-does not use ranks.
+The text engines have a second order of turns, among the items of running requests
+(`models.batching.plan.RequestRing`). It does not use ranks.
 """
 
 from collections.abc import Mapping
