@@ -89,8 +89,8 @@ class Fleet:
         self._members, self._client, self._reports, self._names = members, client, reports, names
         self.reporter: Reporter | None = None
         """None on a front, which has nothing to report."""
-        self.placer: Placer | None = None
-        self.planning: FleetPlanning | None = None
+        self.placer: Placer
+        self.planning: FleetPlanning
         """Both are set when the fleet is opened."""
         self._follower = Follower(new.name, client, reports, names, client.lost)
         self._present: Sequence[Member] = ()
@@ -133,8 +133,7 @@ class Fleet:
         log.info("joined the fleet", extra={"fleet": self.fleet, "server": self.own.name, "boot": self._boot})
         await self._renew()
         self._task = asyncio.create_task(self._stay(), name="fleet")
-        if self.placer is not None:
-            self.placer.start()
+        self.placer.start()
 
     def nodes(self) -> list[str]:
         """Names of the nodes with a valid lease in the database."""
@@ -146,8 +145,7 @@ class Fleet:
 
     async def close(self) -> None:
         self.leave()
-        if self.placer is not None:
-            await self.placer.close()
+        await self.placer.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -205,9 +203,7 @@ class Fleet:
         return self._members.now()
 
     def _refuse_database(self, error: OlderState) -> None:
-        self.is_database_older = True
-        if self.placer is not None:
-            self.placer.is_stopped = True
+        self.is_database_older = self.placer.is_stopped = True
         self.on_older_database()
         log.error(
             "the fleet's database is in an older state and is not used any more: restore the newer state, or restart "
@@ -325,7 +321,7 @@ class Fleet:
     # --- for people -------------------------------------------------------------------------------------------------
     def view(self, caller: Caller) -> FleetView:
         """Describe the fleet. Only administrators see requests of other teams."""
-        loop, placer = asyncio.get_running_loop(), self.placer
+        loop = asyncio.get_running_loop()
         members = [self._view(one, loop.time()) for one in self._present]
         is_admin = Scope.ADMIN in caller.scopes
         return FleetView(
@@ -339,9 +335,9 @@ class Fleet:
             fronts=sum(member.role == "front" for member in members),
             dropped_headers=self.dropped_headers,
             ignored_reports={str(reason): count for reason, count in sorted(self._reports.ignored.items())},
-            epoch=0 if placer is None else placer.row.epoch,
-            is_followed=placer is None or not placer.is_old,
-            desired={} if placer is None else {model: list(nodes) for model, nodes in placer.row.replicas.items()},
+            epoch=self.placer.row.epoch,
+            is_followed=not self.placer.is_old,
+            desired={model: list(nodes) for model, nodes in self.placer.row.replicas.items()},
             blocks=list(self.blocks()) if is_admin else [],
             passed=[one for one in reversed(self.passed) if is_admin or one.team == caller.team][:LAST_PASSED],
             members=members,

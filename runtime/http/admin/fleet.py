@@ -17,7 +17,6 @@ from runtime.http.schema import CONFLICT, MANAGEMENT
 from tenants.caller import Scope
 
 if TYPE_CHECKING:  # servers without a fleet do not import it
-    from runtime.gateway.peers.planning import FleetPlanning
     from runtime.gateway.peers.service import Fleet
 
 route = RouteGroup("Fleet")
@@ -29,12 +28,6 @@ def _fleet(gateway: Gateway) -> "Fleet":
     if fleet is None:
         raise NotFound("This server belongs to no fleet: start it with --fleet (docs/fleet.md).", code="no_fleet")
     return fleet
-
-
-def _planning(gateway: Gateway) -> "FleetPlanning":
-    planning = _fleet(gateway).planning
-    assert planning is not None, "set when the fleet is opened"
-    return planning
 
 
 class PlacementBody(BaseModel):
@@ -79,7 +72,7 @@ async def get_fleet_plan(gateway: CurrentGateway) -> Response:
 
     Uses the same function as the planner. Changes nothing.
     """
-    return json_answer(_planning(gateway).plan())
+    return json_answer(_fleet(gateway).planning.plan())
 
 
 @route("GET", "/v1/fleet/explain/{model:path}", scope=Scope.MODELS, answer=FleetChoiceView, errors=MANAGEMENT)
@@ -88,7 +81,7 @@ async def explain_fleet_choice(gateway: CurrentGateway, context: CurrentContext,
 
     Ignores prefix caches, since there is no prompt.
     """
-    return json_answer(_planning(gateway).explain(name, context.caller))
+    return json_answer(_fleet(gateway).planning.explain(name, context.caller))
 
 
 @route("GET", "/v1/fleet/signal", scope=Scope.MODELS, answer=FleetSignalView, errors=MANAGEMENT)
@@ -97,7 +90,7 @@ async def get_fleet_signal(gateway: CurrentGateway) -> Response:
 
     For autoscalers of nodes.
     """
-    return json_answer(_planning(gateway).signal())
+    return json_answer(_fleet(gateway).planning.signal())
 
 
 @route(
@@ -113,7 +106,7 @@ async def place_model(gateway: CurrentGateway, name: Name, body: PlacementBody) 
 
     Other models leave for it, except those placed by hand. The placement holds until it is released.
     """
-    return json_answer(await _planning(gateway).place(name, body.replicas, tuple(dict.fromkeys(body.on))))
+    return json_answer(await _fleet(gateway).planning.place(name, body.replicas, tuple(dict.fromkeys(body.on))))
 
 
 @route(
@@ -121,4 +114,4 @@ async def place_model(gateway: CurrentGateway, name: Name, body: PlacementBody) 
 )
 async def release_model(gateway: CurrentGateway, name: Name) -> Response:
     """Return a manually placed model to automatic placement."""
-    return json_answer(await _planning(gateway).release(name))
+    return json_answer(await _fleet(gateway).planning.release(name))

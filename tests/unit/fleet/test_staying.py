@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import Gauge
 
+from fleet.epochs import DesiredReplicas
 from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
 from fleet.reports import NodeReport, ReplicaReport
 from fleet.table import ReportTable
@@ -61,7 +62,7 @@ def fleet(members: Members) -> Fleet:
     own = NewMember("front-1", "data", "front", "", "1.0")
     nothing: Any = SimpleNamespace(lost=lambda _: None)
     made = Fleet("tests", own, identity, cast(Any, members), nothing, ReportTable(), nothing, nothing)
-    made.end_rows = lambda _: 3
+    made.end_rows, made.placer = lambda _: 3, cast(Any, SimpleNamespace(row=DesiredReplicas(0, {}), is_old=False))
     return made
 
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from fleet import choose, table
 from fleet.certificates import issue, make_authority
+from fleet.epochs import DesiredReplicas
 from fleet.membership.members import Member
 from fleet.signatures import FleetKey
 from fleet.table import ReportTable
@@ -132,6 +133,7 @@ class Fleet:
         gateway._backends = {"peers": self.backend, **gateway._backends}
         cards, member, no_members = PeerCards(None, self.names), new_member("front-1", "", None), cast(Any, None)
         members = FleetService("tests", member, own, no_members, self.peer_client, self.reports, self.names, cards)
+        members.placer = cast(Any, SimpleNamespace(row=DesiredReplicas(0, {}), is_old=False))
         with_fleet(gateway, members)
         self.app: FastAPI = application(self.front, [(FrontMiddleware, {})])
         self.nodes: list[Node] = []
