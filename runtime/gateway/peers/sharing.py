@@ -44,8 +44,9 @@ class SharedNames:
         self._files, self._pullers = files, [router_files, *([] if files is None else [files])]
         self._loop = asyncio.get_running_loop()
         self._watch = SharedWatch(tables, state, self._announce)
+        assert state.recipes is not None, "servers of a fleet share them"
         self._model_set, self._recipes = model_set, state.recipes
-        self._followed = () if state.recipes is None else state.recipes.all()
+        self._followed = self._recipes.all()
         self._following: asyncio.Task[None] | None = None
         self._is_outdated = False
 
@@ -100,7 +101,7 @@ class SharedNames:
             await self._adapters.follow()
 
     async def _follow_recipes(self) -> None:
-        if self._model_set is None or self._recipes is None or self._recipes.all() is self._followed:
+        if self._model_set is None or self._recipes.all() is self._followed:
             return
         followed = self._recipes.all()
         try:
