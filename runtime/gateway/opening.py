@@ -50,7 +50,8 @@ from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import start as start_tracing
 from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.facts import AdapterFacts
-from runtime.gateway.views.overview import LiveSampler, Overview
+from runtime.gateway.views.live import LiveSampler
+from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import NO_LIMIT, replica_id

@@ -24,7 +24,8 @@ from runtime.gateway.providers.store import ProviderStore
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.uploads import Uploads
-from runtime.gateway.views.overview import LiveSampler, Overview
+from runtime.gateway.views.live import LiveSampler
+from runtime.gateway.views.overview import Overview
 from tenants.keys.keyring import Keyring
 from tenants.ledger.view import UsageReport
 from tenants.responses.store import ResponseStore

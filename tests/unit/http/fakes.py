@@ -56,7 +56,8 @@ from runtime.gateway.sinks.metrics import RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.spans import Spans
 from runtime.gateway.uploads import Uploads
-from runtime.gateway.views.overview import LiveSampler, Overview
+from runtime.gateway.views.live import LiveSampler
+from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import Layer
