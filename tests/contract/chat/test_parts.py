@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import stat
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -309,8 +311,6 @@ def _started(process: Any) -> Any:
 
 
 async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
-    import threading
-
     gate = threading.Event()
     task = asyncio.create_task(processes.in_new_thread(gate.wait))
     await asyncio.sleep(0.01)
@@ -322,6 +322,17 @@ async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
         await task
     with pytest.raises(ZeroDivisionError):
         await processes.in_new_thread(lambda: 1 // 0)
+
+
+async def test_a_start_that_is_cancelled_in_the_moment_of_its_end_is_cancelled() -> None:
+    gate = threading.Event()
+    task = asyncio.create_task(processes.in_new_thread(gate.wait))
+    await asyncio.sleep(0.01)
+    gate.set()
+    time.sleep(0.2)  # noqa: ASYNC251  the loop stands still until the thread has its result
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @pytest.mark.real
