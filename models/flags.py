@@ -51,9 +51,9 @@ NEVER = {
     "fully_sharded_loras", "load_format_plugin", "enable_log_outputs", "scheduling_policy", "nnodes", "node_rank",
     "master_addr", "master_port", "data_parallel_rank", "data_parallel_start_rank", "data_parallel_size_local",
     "data_parallel_address", "data_parallel_rpc_port", "data_parallel_backend", "data_parallel_hybrid_lb",
-    "data_parallel_external_lb", "prefill_context_parallel_size",
+    "data_parallel_external_lb", "prefill_context_parallel_size", "enable_mm_embeds", "enable_prompt_embeds",
 }  # fmt: skip
-"""Flags that make no sense in a slot or would bypass our control."""
+"""Flags that make no sense in a slot or would bypass our control or our bounds."""
 REPLACEMENTS: Mapping[str, str] = {
     "host": "roundhouse serve --host",
     "port": "roundhouse serve --port",
@@ -62,6 +62,12 @@ REPLACEMENTS: Mapping[str, str] = {
     "api_key": "roundhouse keys create",
 }
 """Flags among `NEVER` with an equivalent outside of recipes."""
+_TENSORS = (
+    "it would let clients send tensors as pickles, which may take any amount of memory; send text, images, sounds and "
+    "videos"
+)
+UNBOUNDED: Mapping[str, str] = {"enable_mm_embeds": _TENSORS, "enable_prompt_embeds": _TENSORS}
+"""Flags among `NEVER` that let a small request take any amount of memory, with the reason."""
 FORMER: Mapping[str, str] = {
     "disable_log_requests": "",
     "enable_reasoning": "",
@@ -119,6 +125,8 @@ def name_fault(key: str, known: Collection[str] = ()) -> str | None:
     name, known = key.replace("-", "_"), known or vllm_source.serve_flags()
     if (field := VLLM_FIELDS.get(name.removeprefix("no_"))) is not None:
         return f"write it as {field} of the recipe"
+    if name in UNBOUNDED:
+        return UNBOUNDED[name]
     if name in NEVER:
         return f"use {REPLACEMENTS[name]}" if name in REPLACEMENTS else "the slot sets it"
     if not known or name in known:

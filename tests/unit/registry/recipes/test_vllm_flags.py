@@ -20,6 +20,8 @@ def with_flags(flags: str) -> str:
         ("{max-model-len: 4096}", "max-model-len: write it as context_length of the recipe"),
         ("{no-enable-lora: true}", "no-enable-lora: write it as memory.adapters.device of the recipe"),
         ("{enable_log_requests: true}", "enable_log_requests: the slot sets it"),
+        ("{enable_mm_embeds: true}", "enable_mm_embeds: it would let clients send tensors as pickles"),
+        ("{enable-prompt-embeds: true}", "enable-prompt-embeds: it would let clients send tensors as pickles"),
         ("{allowed_origins: x}", "allowed_origins: use roundhouse serve --cors-origins"),
         ("{enforce_eagre: true}", "enforce_eagre: this vLLM has no such flag; write enforce_eager"),
         ("{guided_decoding_backend: x}", "guided_decoding_backend: this vLLM has no such flag; write structured_out"),
