@@ -1,6 +1,7 @@
 """Turn a recipe into vLLM's command line arguments, which vLLM parses and checks."""
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -117,6 +118,12 @@ NO_FUSION = "--compilation-config.pass_config.fuse_allreduce_rms=false"
 after which a slot can no longer be forked. The recipe's flag `compilation_config` replaces this."""
 
 
+VIDEO_READERS = frozenset({"Dots3NoteForCausalLM"})
+"""Networks whose preprocessor decodes the files of videos by itself, with torchcodec, as many frames as it likes."""
+OTHER_DECODERS = ("torchcodec", "pynvvideocodec", "deepstream")
+"""vLLM's decoders of videos beside OpenCV. For these there is no list of formats, and no count of the frames."""
+
+
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
     """Return the namespace for vLLM's `AsyncEngineArgs.from_cli_args` and `build_app`.
 
@@ -137,7 +144,24 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
         name = str(fault.args[0])
         holds = [flag for flag, value in recipe.engine.flags.items() if name.lower() in str(value).lower()]
         refuse(f"it does not know '{name}', in {' or '.join(holds) or 'one of them'}; write a name that it knows.")
+    if wrong := _video_fault(parsed.media_io_kwargs):
+        refuse(wrong)
     return parsed
+
+
+def _video_fault(media_io_kwargs: Mapping[str, Any] | None) -> str | None:
+    """Return why videos would be read by a library whose formats and memory have no bound; None if by OpenCV."""
+    chosen = {
+        "VLLM_VIDEO_LOADER_BACKEND in the environment": os.environ.get("VLLM_VIDEO_LOADER_BACKEND"),
+        **{
+            f"media_io_kwargs.video.{name}": ((media_io_kwargs or {}).get("video") or {}).get(name)
+            for name in ("backend", "video_backend")
+        },
+    }
+    for place, name in chosen.items():
+        if name in OTHER_DECODERS:
+            return f"{place} is '{name}', which opens files of any kind and size: leave it out, for OpenCV."
+    return None
 
 
 def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
@@ -185,6 +209,8 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--scheduling-policy", "priority")
     if not {"allowed_media_domains", "allowed-media-domains"} & recipe.engine.flags.keys():
         yield from ("--allowed-media-domains", NO_DOMAIN)
+    if _architecture(config) in VIDEO_READERS:
+        yield from ("--limit-mm-per-prompt", '{"video": 0}')
     if any(path.glob("consolidated*.safetensors")):  # vLLM would use the weights in Mistral's layout instead
         yield from ("--config-format", "hf", "--load-format", "safetensors", "--tokenizer-mode", "hf")
     yield from _far_attention(config)

@@ -119,8 +119,22 @@ class Decoders:
         """Start one decoder. Returns at once, a fraction of a second before it is ready."""
         self._give_back(_Process(self._bounds))
 
-    def open(self, path: str, max_seconds: float) -> "Recording":
-        """Start decoding `path`. Iterating raises TooLarge beyond `max_seconds`."""
+    def reads_header(self, path: str, within: float) -> bool:
+        """Return whether a decoder gets through the header of `path` in so many seconds, and survives it.
+
+        It may then refuse the file.
+        """
+        with self.open(path, 0.0, within) as recording:
+            with contextlib.suppress(RoundhouseError):
+                for _ in recording:
+                    pass  # there are no samples in 0 seconds
+            return recording.has_ended
+
+    def open(self, path: str, max_seconds: float, patience: float | None = None) -> "Recording":
+        """Start decoding `path`. Iterating raises TooLarge beyond `max_seconds`.
+
+        patience: longest wait for a block; None for the server's bound.
+        """
         with self._lock:
             if self._closed:
                 raise EngineFailed("the speech engine is closed")
@@ -137,7 +151,7 @@ class Decoders:
             except (EOFError, TimeoutError):
                 process.kill()
                 raise EngineFailed("the decoder of recordings does not start") from None
-        return Recording(process, self._give_back, self._bounds.decoder_wait_seconds)
+        return Recording(process, self._give_back, self._bounds.decoder_wait_seconds if patience is None else patience)
 
     def close(self) -> None:
         with self._lock:
@@ -163,7 +177,9 @@ class Recording:
         self._process = process
         self._give_back = give_back
         self._waited = 0.0
-        self._ended = self._closed = False
+        self._closed = False
+        self.has_ended = False
+        """Whether the decoder said that it has done or refused all, so that it can serve the next."""
         self.samples = 0
         """Number of samples so far."""
         self.length: float | None = None
@@ -180,7 +196,7 @@ class Recording:
 
         Raises BadRequest if the file is not a recording, is damaged or has no sound, TooLarge if it is too long.
         """
-        while not self._ended:
+        while not self.has_ended:
             kind, body = self._next()
             if kind == b"S":
                 block = np.frombuffer(body, dtype="<i2").astype(np.float32) / 32768.0
@@ -189,7 +205,7 @@ class Recording:
             elif kind == b"D":
                 self.length = float(body) if body else None
             else:
-                self._ended = True
+                self.has_ended = True
                 if kind == b"X":
                     raise _refusal(*body.decode("utf-8", "replace").split("\t", 1))
 
@@ -221,7 +237,7 @@ class Recording:
         if self._closed:
             return
         self._closed = True
-        if self._ended:
+        if self.has_ended:
             self._give_back(self._process)
         else:
             self._process.kill()

@@ -48,6 +48,21 @@ class MediaBudget:
                     code="media_too_large",
                 )
 
+    def require(self, count: int) -> None:
+        """Raise BadRequest if so many bytes cannot be taken."""
+        if count > self._left:
+            self.take(count)
+
+    def allow(self, count: int) -> None:
+        """Raise BadRequest if so many bytes would be too much for a request, whatever was taken before."""
+        if count > self._total:
+            self.take(count)
+
+    def cancel(self) -> None:
+        """Let nothing more be taken, since the client has left: what is being decoded ends."""
+        with self._lock:
+            self._left = -1
+
     def take_images(self, pixels: int, count: int = 1) -> None:
         """Take the bytes of images, or frames, with so many pixels each. Raises BadRequest if there are too few."""
         self.take(PIXEL_BYTES * count * max(pixels, self._smallest))

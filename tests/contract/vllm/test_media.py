@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import io
 import logging
 import random
@@ -10,6 +11,7 @@ import threading
 import wave
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from unittest.mock import AsyncMock
 import pytest
 import torch
 from aiohttp import ClientPayloadError
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.chat import settings
 from models.chat.grammars.admission import ADMISSION
@@ -27,10 +29,10 @@ from models.chat.requests import media
 from models.chat.requests.media import BUDGET, MediaBudget
 from models.chat.vllm import launch, prewarm
 from models.chat.vllm.core import UnknownAdapter
-from models.chat.vllm.media import sending
+from models.chat.vllm.media import decoding, reading, sending
 from models.chat.vllm.media.decoding import PART_LEAST
 from models.chat.vllm.media.reading import NESTED
-from registry.errors import BadRequest
+from registry.errors import BadRequest, Unfit
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.vllm.stock import stock
 
@@ -376,6 +378,221 @@ async def test_a_video_that_claims_more_frames_than_it_can_hold_is_refused(base:
     refused = await read(connector(base), MediaBudget(1 << 30, "messages"), ("video", url))
     assert refused is not None
     assert "claims 16777216 frames" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "place"),
+    [
+        ({"media_io_kwargs": '{"video": {"backend": "torchcodec"}}'}, "opencv", "media_io_kwargs.video.backend"),
+        ({"media_io_kwargs": '{"video": {"video_backend": "pynvvideocodec"}}'}, "", "media_io_kwargs.video.video_back"),
+        ({}, "pynvvideocodec", "VLLM_VIDEO_LOADER_BACKEND in the environment"),
+    ],
+)
+def test_a_recipe_cannot_choose_a_decoder_of_videos_without_bounds(
+    base: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], environment: str, place: str
+) -> None:
+    monkeypatch.setenv("VLLM_VIDEO_LOADER_BACKEND", environment)
+    with pytest.raises(Unfit, match=f"{place}.*leave it out, for OpenCV"):
+        settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", launch.parser())
+    monkeypatch.delenv("VLLM_VIDEO_LOADER_BACKEND")
+    flags = {"media_io_kwargs": '{"video": {"backend": "opencv"}}'}
+    settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", launch.parser())
+
+
+def test_a_video_is_read_by_no_other_decoder(base: Path) -> None:
+    from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
+
+    connector(base)
+    with pytest.raises(ValueError, match="not read by torchcodec"):
+        VIDEO_LOADER_REGISTRY.load("opencv").load_bytes(VIDEO, backend="torchcodec")
+
+
+def gif(screen: int, frame: int) -> bytes:
+    """Return the beginning of a square GIF whose frame is to be cleared afterwards."""
+    head = b"GIF89a" + struct.pack("<HHBBB", screen, screen, 0x80, 0, 0) + bytes(6)
+    return head + b"!\xf9\x04\x08\0\0\0\0," + struct.pack("<HHHHB", 0, 0, frame, frame, 0) + b"\x02\x02\x44\x01\0;"
+
+
+@pytest.mark.parametrize(("screen", "frame"), [(13_300, 13_300), (1, 13_300)])
+async def test_a_gif_takes_no_memory_by_its_header(
+    base: Path, monkeypatch: pytest.MonkeyPatch, screen: int, frame: int
+) -> None:
+    """Pillow makes the background of the first frame when it opens the file: 180 MB."""
+
+    def fail(*_: Any) -> Any:
+        raise AssertionError("the memory was taken")
+
+    monkeypatch.setattr("PIL.Image.core.fill", fail)
+    url = f"data:image/gif;base64,{base64.b64encode(gif(screen, frame)).decode()}"
+    refused = await read(connector(base), MediaBudget(256 << 20, "messages"), ("image", url))
+    assert refused is not None
+    assert refused.code == "media_too_large"
+
+
+def saved(form: str, size: tuple[int, int], mode: str = "RGB", **options: Any) -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, size).save(stream, form, **options)
+    return stream.getvalue()
+
+
+def qoi(width: int, height: int) -> bytes:
+    runs = b"\xfd" * -(-width * height // 62)
+    return b"qoif" + struct.pack(">II", width, height) + b"\3\0" + runs + bytes(7) + b"\1"
+
+
+def strips(count: int) -> bytes:
+    """Return a TIFF with so many strips of one pixel."""
+    fields = [(256, 1), (257, count), (258, 8), (259, 1), (262, 1), (273, 0), (277, 1), (278, 1), (279, 0)]
+    tables = 8 + 2 + 12 * len(fields) + 4
+    places = {273: tables, 279: tables + 4 * count}
+    listed = b"".join(
+        struct.pack("<HHII", tag, 4, count if tag in places else 1, places.get(tag, value)) for tag, value in fields
+    )
+    numbers = struct.pack(f"<{2 * count}I", *[8] * count, *[1] * count)
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(fields)) + listed + bytes(4) + numbers
+
+
+def scans(count: int, side: int) -> bytes:
+    """Return a progressive JPEG with so many scans in addition."""
+    data = saved("JPEG", (side, side), "L", progressive=True)
+    return data[:-2] + data[data.rindex(decoding.SCAN) : -2] * count + data[-2:]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (qoi(1000, 1000), None),
+        (qoi(1000, 1001), "read up to 1000000 pixels, and has 1001000"),
+        (strips(decoding.TILES), None),
+        (strips(decoding.TILES + 1), "in 65537 parts"),
+        (scans(20, 2000), None),
+        (scans(600, 2000), "scans, too many for its size"),
+    ],
+    ids=["small", "slow", "parts", "too many parts", "scans", "too many scans"],
+)
+async def test_an_image_that_takes_more_work_than_its_size_tells(base: Path, data: bytes, message: str | None) -> None:
+    url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    refused = await read(connector(base), MediaBudget(1 << 26, "messages"), ("image", url))
+    assert (refused is not None) == (message is not None)
+    assert message is None or (refused is not None and message in refused.message)
+
+
+@pytest.mark.parametrize(
+    ("form", "mode", "share"),
+    [("JPEG", "RGB", 3), ("PNG", "RGBA", 4.5), ("JPEG", "CMYK", 4.5), ("WEBP", "RGB", 8), ("AVIF", "RGB", 5)],
+)
+async def test_a_decoder_takes_at_most_twice_what_a_request_may(base: Path, form: str, mode: str, share: float) -> None:
+    """That of a WebP takes 16 bytes for a pixel, and 1.3 GB for one that counts 0.25."""
+    data = saved(form, (500, 400), mode)
+    url = f"data:image/x;base64,{base64.b64encode(data).decode()}"
+    total = max(int(share * 200_000), len(data) + 600_000)
+    assert await read(connector(base), MediaBudget(total, "messages"), ("image", url)) is None
+    assert await read(connector(base), MediaBudget(total - 1, "messages"), ("image", url)) is not None
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_upright_once(base: Path, orientation: int) -> None:
+    picture = Image.effect_noise((30, 20), 100).convert("RGB")
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = orientation, "x"
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", exif=exif)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(stream.getvalue())))
+    image = connector(base).fetch_image(f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}").media
+    assert image.tobytes() == expected.tobytes()
+    assert ImageOps.exif_transpose(image).tobytes() == expected.tobytes()
+
+
+def test_exif_is_not_written_anew(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of 3 MB took 2 s."""
+    monkeypatch.delattr(Image.Exif, "tobytes")
+    exif = b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"
+    url = f"data:image/jpeg;base64,{base64.b64encode(saved('JPEG', (30, 20), exif=exif)).decode()}"
+    assert connector(base).fetch_image(url).size == (20, 30)
+
+
+@pytest.mark.parametrize("kind", ["audio", "video"])
+async def test_a_header_that_takes_ffmpeg_too_long_is_refused(
+    base: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Each tag is compared with all before: 150,000 in 3 MB took 48 s, and nothing stops FFmpeg meanwhile."""
+    monkeypatch.setattr(decoding, "HEADER_SECONDS", 0.5)
+    tags = b"".join(b"TXXX\0\0\0\x08\0\0\3%05d\0b" % index for index in range(80_000))
+    size = bytes(len(tags) >> shift & 127 for shift in (21, 14, 7, 0))
+    url = f"data:{kind}/x;base64,{base64.b64encode(b'ID3' + bytes([4, 0, 0]) + size + tags + VIDEO).decode()}"
+    refused = await read(connector(base), MediaBudget(1 << 30, "messages"), (kind, url))
+    assert refused is not None
+    assert "header takes too long" in refused.message
+
+
+async def test_the_decoding_of_a_sound_ends_when_its_client_leaves(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def endless(_: Any) -> Iterator[Any]:
+        import numpy as np
+
+        try:
+            while True:
+                yield SimpleNamespace(samples=1, sample_rate=16_000, to_ndarray=lambda: np.zeros((1, 1), np.float32))
+                began.set()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(decoding, "_decoded", endless)
+    monkeypatch.setattr(decoding, "PART_LEAST", 0)
+    BUDGET.set(MediaBudget(1 << 60, "messages"))
+    url = f"data:audio/wav;base64,{base64.b64encode(SOUND).decode()}"
+    reading = asyncio.create_task(connector(base).fetch_audio_async(url))
+    await asyncio.to_thread(began.wait, 60)
+    reading.cancel()
+    assert await asyncio.to_thread(ended.wait, 60)
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+
+async def test_the_decoding_of_a_video_ends_when_its_client_leaves(base: Path) -> None:
+    class LeavingClient(MediaBudget):
+        def take_images(self, pixels: int, count: int = 1) -> None:
+            super().take_images(pixels, count)
+            self.cancel()
+
+    url = f"data:video/mp4;base64,{base64.b64encode(VIDEO).decode()}"
+    assert await read(connector(base), LeavingClient(1 << 30, "messages"), ("video", url)) is not None
+
+
+async def test_the_sound_of_a_video_that_a_model_reads_by_itself_counts(base: Path) -> None:
+    """As Nemotron's preprocessor does if the recipe says so; it goes on without a sound that cannot be read."""
+    connector(base)
+    from vllm.exceptions import VLLMClientError
+    from vllm.multimodal.media.audio import load_audio_pyav
+    from vllm.renderers.base import BaseRenderer
+
+    class Renderer:
+        def __init__(self) -> None:
+            self._mm_executor = ThreadPoolExecutor(1)
+
+    def preprocess() -> None:
+        with contextlib.suppress(Exception):
+            load_audio_pyav(io.BytesIO(SOUND), max_duration_s=600)
+
+    async def process(_: Any, __: Any, **___: Any) -> dict[str, str]:
+        await asyncio.get_running_loop().run_in_executor(renderer._mm_executor, preprocess)
+        return {"type": "multimodal"}
+
+    fakes: Any = SimpleNamespace(_get_cache_type=None), SimpleNamespace(ALLOWED_IMAGE_FORMATS=())
+    Renderer._process_tokens_async = process  # type: ignore[attr-defined]
+    reading.patch(*fakes, Renderer)
+    renderer: Any = Renderer()
+    prompt = {"multi_modal_data": {"video": [VIDEO]}}
+    refusals = list[BadRequest]()
+    ADMISSION.set(SimpleNamespace(refuse=refusals.append))  # type: ignore[arg-type]
+    BUDGET.set(MediaBudget(SIZES["audio"], "messages"))
+    await renderer._process_tokens_async(prompt)
+    BUDGET.set(MediaBudget(SIZES["audio"] - 1, "messages"))
+    with pytest.raises(VLLMClientError, match="refused"):
+        await renderer._process_tokens_async(prompt)
+    assert [refusal.code for refusal in refusals] == ["media_too_large"]
+    assert BaseRenderer.__init__.__qualname__ == "patch.<locals>.init"
 
 
 def test_a_url_that_fails_is_not_logged() -> None:

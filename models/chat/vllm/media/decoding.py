@@ -9,18 +9,24 @@ Sounds are read here. vLLM's own readers differ in what they accept, and one of 
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import os
+import sys
 from collections.abc import Iterator
 from contextvars import ContextVar, copy_context
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 from PIL import UnidentifiedImageError
-from PIL.Image import DecompressionBombError
+from PIL.ExifTags import Base
+from PIL.Image import DecompressionBombError, Transpose
 
 from models.chat.grammars.admission import refusal
-from models.chat.requests.media import BUDGET
+from models.chat.requests.media import BUDGET, PIXEL_BYTES
+from models.speech.audio import Decoders
 from models.speech.decoder import DEMUXERS, UndecodableFile, check_codec, check_tag
 from registry.errors import BadRequest
 
@@ -33,14 +39,44 @@ OTHER_RATE = 48_000
 """Samples per second of sounds that have others."""
 PROFILE, PROFILES = b"iCCP", 16
 """Colour profiles of a PNG: each may be 1 KB that inflates to 1 MB, and Pillow reads all, for seconds."""
+SCAN, SCANNED = b"\xff\xda", 1 << 31
+"""The mark of a JPEG's scans, and the most pixels that they may have together. Each passes over the whole picture: of
+85 megapixels 400 scans take 16 s, and 1.4 MB. Usual are 10."""
+TILES = 1 << 16
+"""Most tiles of an image. A TIFF of 3 MB may have 350,000 of one pixel, 4 us each."""
+SLOW, SLOW_PIXELS = ("dds_rgb", "fits_gzip", "ppm", "ppm_plain", "qoi"), 1_000_000
+"""Decoders of Pillow's in Python, which take up to 1 us for a pixel and hold all other threads up meanwhile."""
+LARGE_DECODERS = {"AVIF": 10, "JPEG2000": 16, "WEBP": 16}
+"""Formats whose decoders take much more than the image, and how many bytes for a pixel."""
+PLAIN_MODES, PLAIN_BYTES, OTHER_BYTES = ("1", "L", "P", "RGB"), 5, 9
+"""Modes of images without alpha, and the bytes for a pixel of these and others, converted to RGB."""
+ALLOWANCE = 2
+"""Times the request's total that the decoder of one image may take."""
+UPRIGHT = {
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
+}  # fmt: skip
+"""The transposition for each orientation of EXIF."""
+ORIENTED = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+"""Keys of an image's `info` that may hold its orientation."""
 FRAME_LEAST = 8
 """Bytes of a frame at least. A header may claim any number of frames, and vLLM tries to read each."""
 PART_LEAST = 1024
 """Bytes counted for a part of a sound at least. A file of 25 MB may have millions of one sample, 50 us each."""
 LARGEST_BLOCK = 1 << 27
 """Bytes that FFmpeg may take at once. A WAV of 100 bytes may claim a title of 2 GB, which FFmpeg would fill with 0."""
+OPENCV = "opencv"
+"""The only decoder of videos whose formats and frames are bounded."""
+HEADER_SECONDS = 10.0
+"""Longest time for a file's header. FFmpeg compares each tag with all before: 150,000 in an MP3 of 3 MB take 48 s."""
+HEADERS = Decoders()
+"""Processes that read headers first, since nothing stops FFmpeg within one."""
 FRAME_COUNT = 7
 """OpenCV's CAP_PROP_FRAME_COUNT."""
+TRACK_READERS = ("vllm.model_executor.models.nano_nemotron_vl",)
+"""Models that read a video's file again for its sound, if the recipe's `mm_processor_kwargs` say so."""
+TRACK_BYTES = 1 << 28
+"""Bytes of such a sound at most, beside the budget of its request."""
 _FRAME: ContextVar[int] = ContextVar("roundhouse_frame", default=0)
 """Pixels of a frame of the video that this thread decodes."""
 
@@ -54,10 +90,11 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
     from aiohttp import ClientError
     from vllm.exceptions import VLLMClientError
 
-    stock_submit, stock_load = connector.global_thread_pool.submit, connector.MediaConnector.load_from_url_async
+    stock_load = connector.MediaConnector.load_from_url_async
     stock_open, stock_decode, stock_check = image.open_image, video.decode_video, decoders[0].check_frame_pixel_limit
     opencv = decoders[1].OpenCVVideoBackendMixin
-    stock_metadata = opencv.get_video_metadata
+    stock_capture = opencv.open_video_capture.__func__
+    stock_metadata, stock_check_size = opencv.get_video_metadata, PIL.Image._decompression_bomb_check
 
     async def load_from_url_async(self: Any, url: str, media_io: Any, **options: Any) -> Any:
         budget = BUDGET.get()
@@ -75,6 +112,14 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
                 raise refusal(BadRequest(f"{error.args[0]}{most}.", param=budget.param)) from None
             except (RuntimeError, OSError, ClientError) as error:
                 raise refusal(BadRequest(_unread(url, error), param=budget.param)) from None
+            except asyncio.CancelledError:
+                budget.cancel()
+                raise
+
+    def check_size(size: tuple[int, int], **options: Any) -> None:
+        stock_check_size(size, **options)
+        if (budget := BUDGET.get()) is not None:
+            budget.allow(PIXEL_BYTES * size[0] * size[1])
 
     def open_image(file: BytesIO) -> Any:
         if (count := file.getvalue().count(PROFILE)) > PROFILES:
@@ -85,14 +130,21 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
             raise ValueError(str(error)) from None
         except UnidentifiedImageError:
             raise ValueError("The image is in no format that is read here: send PNG, JPEG, WebP or GIF.") from None
+        pixels = opened.width * opened.height
+        _check_work(opened, file.getvalue())
         if (budget := BUDGET.get()) is not None:
             budget.take(len(file.getvalue()))
-            budget.take_images(opened.width * opened.height)
+            budget.take_images(pixels)
+            budget.allow(_decoder_bytes(opened) * pixels // ALLOWANCE)
         return opened
 
     def check_frame_pixel_limit(width: int, height: int) -> None:
         stock_check(width, height)
         _FRAME.set(width * height)
+
+    def open_video_capture(cls: Any, data: bytes) -> Any:
+        check_header(data)
+        return stock_capture(cls, data)
 
     def get_video_metadata(cap: Any) -> Any:
         if (budget := BUDGET.get()) is not None:  # now, since the stock function already decodes up to the end
@@ -100,23 +152,98 @@ def patch(connector: Any, image: Any, audio: Any, video: Any, decoders: tuple[An
         return stock_metadata(cap)
 
     def decode_video(backend: str, loader: Any, data: bytes, *arguments: Any, **options: Any) -> Any:
+        if backend != OPENCV:
+            raise ValueError(f"Videos are not read by {backend} here: leave out 'backend', for {OPENCV}.")
         return stock_decode(backend, _bounded(loader, data), data, *arguments, **options)
 
+    PIL.Image._decompression_bomb_check = check_size  # Pillow calls it before it takes memory for the pixels
+    opencv.open_video_capture = classmethod(open_video_capture)
     opencv.get_video_metadata = staticmethod(get_video_metadata)
     _bound_blocks()
-    connector.global_thread_pool.submit = lambda work, *arguments, **named: stock_submit(
-        copy_context().run, work, *arguments, **named
-    )
+    pass_context(connector.global_thread_pool)
     connector.MediaConnector.load_from_url_async = load_from_url_async
     image.open_image, audio.load_audio, video.decode_video = open_image, read_sound, decode_video
+    image.normalize_image, audio.load_audio_pyav = upright, read_track
+    for model in filter(None, map(sys.modules.get, TRACK_READERS)):
+        model.load_audio_pyav = read_track  # type: ignore[attr-defined]
     for module in decoders:
         module.check_frame_pixel_limit = check_frame_pixel_limit
+
+
+def pass_context(pool: Any) -> None:
+    """Let the threads of a pool know the request of each call."""
+    stock_submit = pool.submit
+    pool.submit = lambda work, *arguments, **named: stock_submit(copy_context().run, work, *arguments, **named)
+
+
+def _check_work(opened: PIL.Image.Image, data: bytes) -> None:
+    """Raise ValueError for an image that takes much more work than its size tells."""
+    pixels, tiles = opened.width * opened.height, getattr(opened, "tile", ())
+    if (scans := data.count(SCAN)) * pixels > SCANNED:
+        raise ValueError(f"The image has {scans} scans, too many for its size: send it as a baseline JPEG.")
+    if len(tiles) > TILES:
+        raise ValueError(f"The image is in {len(tiles)} parts: send PNG, JPEG, WebP or GIF.")
+    if pixels > SLOW_PIXELS and any(tile.codec_name in SLOW for tile in tiles):
+        raise ValueError(
+            f"An image of this kind is read up to {SLOW_PIXELS} pixels, and has {pixels}: send PNG, JPEG, WebP or GIF."
+        )
+
+
+def _decoder_bytes(opened: PIL.Image.Image) -> int:
+    """Return the bytes for each pixel that decoding an image and converting it to RGB takes at a time."""
+    is_plain = opened.mode in PLAIN_MODES and not opened.has_transparency_data
+    return max(LARGE_DECODERS.get(opened.format or "", 0), PLAIN_BYTES if is_plain else OTHER_BYTES)
+
+
+def upright(image: PIL.Image.Image) -> PIL.Image.Image:
+    """Return an image as its EXIF orients it.
+
+    Pillow's `exif_transpose` copies each image, oriented or not, and writes the whole EXIF anew: 2 s for 3 MB.
+    """
+    image.load()
+    try:
+        method = UPRIGHT.get(image.getexif().get(Base.Orientation, 1))
+    except Exception:  # as vLLM does: what EXIF holds says nothing about the pixels
+        return image
+    if method is None:
+        return image
+    turned = image.transpose(method)
+    for name in ORIENTED:
+        turned.info.pop(name, None)
+    return turned
 
 
 def _bound_blocks() -> None:
     """Bound what FFmpeg takes at once, in each of its copies: PyAV and OpenCV have one of their own."""
     for path in {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libavutil" in line}:
         ctypes.CDLL(path).av_max_alloc(ctypes.c_size_t(LARGEST_BLOCK))
+
+
+def check_header(data: bytes) -> None:
+    """Raise ValueError for a file whose header takes FFmpeg too long, or makes it crash."""
+    file = os.memfd_create("roundhouse-header")
+    try:
+        with open(file, "wb", closefd=False) as stream:
+            stream.write(data)
+        if not HEADERS.reads_header(f"/proc/{os.getpid()}/fd/{file}", HEADER_SECONDS):
+            raise ValueError("The file's header takes too long to read: send the file without its tags.")
+    finally:
+        os.close(file)
+
+
+class _Frames:
+    """OpenCV's reader of a video, which stops between frames when the client leaves."""
+
+    def __init__(self, capture: Any) -> None:
+        self._capture, self._budget = capture, BUDGET.get()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._capture, name)
+
+    def grab(self) -> bool:
+        if self._budget is not None:
+            self._budget.require(0)
+        return bool(self._capture.grab())
 
 
 def _unread(url: str, error: Exception) -> str:
@@ -142,6 +269,10 @@ def _bounded(loader: Any, data: bytes) -> Any:
                 budget.take_images(_FRAME.get(), len(frames))
             return frames
 
+        @classmethod
+        def read_frames(cls, cap: Any, *arguments: Any, **options: Any) -> Any:
+            return super().read_frames(_Frames(cap), *arguments, **options)
+
     return Bounded
 
 
@@ -153,8 +284,10 @@ def read_sound(path: BytesIO | Path, *, max_duration_s: float, max_decode_bytes:
     import numpy as np
 
     budget, parts, taken, rate = BUDGET.get(), list[Any](), 0, OTHER_RATE
-    if budget is not None and isinstance(path, BytesIO):
-        budget.take(len(path.getvalue()))
+    if isinstance(path, BytesIO):
+        if budget is not None:
+            budget.take(len(path.getvalue()))
+        check_header(path.getvalue())
     for frame in _decoded(path):
         part, rate = frame.to_ndarray().reshape(frame.samples, -1).mean(axis=1), frame.sample_rate
         parts.append(part)
@@ -166,6 +299,11 @@ def read_sound(path: BytesIO | Path, *, max_duration_s: float, max_decode_bytes:
     if not parts:
         raise ValueError("The file holds no sound.")
     return np.concatenate(parts), rate
+
+
+def read_track(path: BytesIO | Path, *, max_duration_s: float, **_: Any) -> tuple[Any, int]:
+    """Return the sound of a video that a model's preprocessor reads by itself, as `read_sound` does."""
+    return read_sound(path, max_duration_s=max_duration_s, max_decode_bytes=TRACK_BYTES)
 
 
 def _decoded(path: BytesIO | Path) -> Iterator[Any]:

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.chat.grammars.admission import refusal
+from models.chat.requests.media import BUDGET
+from models.chat.vllm.media.decoding import pass_context
+from registry.errors import BadRequest
+
 NESTED = ("BLP", "ICNS", "ICO", "IPTC")
 """Formats that are not read: an image of any size may be inside one that seems small, or is decoded when opened."""
 
@@ -17,17 +22,30 @@ def patch(factories: Any, image: Any, renderer: Any) -> None:
     factories, image: the modules of vllm.multimodal. renderer: vLLM's class that processes media.
     """
     stock_type, stock_process = factories._get_cache_type, renderer._process_tokens_async
+    stock_init = renderer.__init__
 
     def cache_type(vllm_config: Any) -> str | None:
         kind: str | None = stock_type(vllm_config)
         return "processor_only" if kind == "lru" else kind
 
     async def process_tokens_async(self: Any, prompt: dict[str, Any], **options: Any) -> Any:
-        return await stock_process(self, keyed(prompt) if prompt.get("multi_modal_data") else prompt, **options)
+        if not prompt.get("multi_modal_data"):
+            return await stock_process(self, prompt, **options)
+        processed = await stock_process(self, keyed(prompt), **options)
+        if (budget := BUDGET.get()) is not None:
+            try:
+                budget.require(0)  # a preprocessor that reads a video's sound goes on without it
+            except BadRequest as error:
+                raise refusal(error) from None
+        return processed
+
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        stock_init(self, *arguments, **named)
+        pass_context(self._mm_executor)
 
     factories._get_cache_type = cache_type
     image.ALLOWED_IMAGE_FORMATS = tuple(form for form in image.ALLOWED_IMAGE_FORMATS if form not in NESTED)
-    renderer._process_tokens_async = process_tokens_async
+    renderer._process_tokens_async, renderer.__init__ = process_tokens_async, init
 
 
 def keyed(prompt: dict[str, Any]) -> dict[str, Any]:
