@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from adapters.jobs import Job
 from adapters.types import Base, CheckedAdapter
 from registry.errors import BadRequest, StorageExceeded
 from registry.recipes.fields import PathSource
@@ -141,11 +142,12 @@ def test_a_key_stores_nothing() -> None:
 class InstantChecker:
     """Uses a folder's name as its content, and yields so that registrations interleave."""
 
-    async def check(self, source: Path, base: Base, *_: object, out: Path, **__: object) -> CheckedAdapter:
+    async def check(self, job: Job) -> CheckedAdapter:
         await asyncio.sleep(0)
-        number = int(source.name)
+        number = int(job.source.name)
+        assert job.out is not None
         for name in ("adapter_config.json", "adapter_model.safetensors"):
-            (out / name).write_bytes(b"%d" % number)
+            (job.out / name).write_bytes(b"%d" % number)
         hexed = hashlib.sha256(b"%d" % number).hexdigest()
         return CheckedAdapter(f"sha256:{hexed}", 8, 10 * (number + 1), ())
 
