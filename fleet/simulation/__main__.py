@@ -23,7 +23,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         scenario = _checked(scenario_of(args.nodes)) if args.file is None else read_scenario(args.file)
-    except (BadRequest, OSError) as error:
+    except BadRequest as error:
         print(error, file=sys.stderr)
         return 2
     print(msgspec.json.encode(figures_of(simulate(scenario, _print_part))).decode())

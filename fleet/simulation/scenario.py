@@ -106,8 +106,10 @@ def scenario_of(nodes: int) -> Scenario:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a scenario. Raises BadRequest if it is invalid, OSError if it cannot be read."""
+    """Read a scenario. Raises BadRequest if it is invalid or cannot be read."""
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=Scenario)
     except NOT_JSON as error:
         raise BadRequest(f"{path} is not a valid scenario: {error}.") from None
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}.") from None

@@ -7,6 +7,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from registry.errors import Refusal
 from runtime.http.errors import Dialect
 
 Json = dict[str, Any]
@@ -89,6 +90,7 @@ _ERROR = record(
         "param": nullable(STRING),
         "code": nullable(STRING),
         "faults": array(STRING, description="Every reason why an adapter was refused."),
+        "limits": array(structs(Refusal)["Refusal"], description="Every limit that is exhausted."),
         "predicted_wait_seconds": {**NUMBER, "description": "With deadline_unreachable: seconds until it would start."},
     },
     ["message", "type"],

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from models.messages import EmbedResult, RerankResult, ResponseEnd, Segment, TranscriptInfo, Usage, Word
-from registry.errors import BadRequest, QueueFull, Unfit, Unreachable
+from registry.errors import BadRequest, LimitExceeded, QueueFull, Refusal, Unfit, Unreachable
 from registry.recipes.loading import Documents
 from runtime.config.device import Device
 from runtime.config.settings import Settings
@@ -171,13 +171,25 @@ def test_examples_name_models_of_this_server(openapi: dict[str, Any]) -> None:
     assert examples["texts"]["value"]["model"] == "embed"
 
 
-UNREACHABLE = Unreachable("x", 3.0, retry_after=1.0)
+REFUSAL = Refusal("limit_1", "tokens_per_minute", "team", "support", 100.0, 0.0, None, "")
+ERRORS = [
+    BadRequest("x", param="y"),
+    QueueFull("x"),
+    Unfit("x", ["a", "b"]),
+    Unreachable("x", 3.0, retry_after=1.0),
+    LimitExceeded("x", [REFUSAL], retry_after=None),
+]
 
 
-@pytest.mark.parametrize("error", [BadRequest("x", param="y"), QueueFull("x"), Unfit("x", ["a", "b"]), UNREACHABLE])
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_errors_fit_their_schemas(openapi: dict[str, Any], error: Any, dialect: Dialect) -> None:
-    check(openapi, named(ERROR_SCHEMAS[dialect][0]), body(error, dialect))
+    name, schema = ERROR_SCHEMAS[dialect]
+    answer = body(error, dialect)
+    check(openapi, named(name), answer)
+    assert set(answer) <= set(schema["properties"])
+    if dialect in (Dialect.OPENAI, Dialect.JINA):
+        assert set(answer["error"]) <= set(schema["properties"]["error"]["properties"])
 
 
 # --- real answers --------------------------------------------------------------------------------------------------

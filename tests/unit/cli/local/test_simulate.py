@@ -26,7 +26,8 @@ def test_figures_are_printed_as_a_table_and_as_json(run: Run, tmp_path: Path) ->
     [
         ([], "Name either a file or --nodes"),
         (["fleet.yaml", "--nodes", "3"], "Name either a file or --nodes"),
-        (["none.yaml"], "none.yaml"),
+        (["none.yaml"], "none.yaml cannot be read: No such file or directory."),
+        (["."], "cannot be read: Is a directory."),
         (["wrong.yaml"], "is not a valid scenario"),
     ],
 )
