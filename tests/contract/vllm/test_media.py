@@ -4,8 +4,10 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import logging
 import random
+import shutil
 import struct
 import threading
 import wave
@@ -399,6 +401,15 @@ def test_a_recipe_cannot_choose_a_decoder_of_videos_without_bounds(
     settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", launch.parser())
 
 
+def test_a_model_that_decodes_videos_by_itself_gets_none(base: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(base, tmp_path / "base"))
+    config = json.loads((folder / "config.json").read_text())
+    for name, limits in ((config["architectures"][0], {}), ("Dots3NoteForCausalLM", {"video": 0})):
+        (folder / "config.json").write_text(json.dumps(config | {"architectures": [name]}))
+        parsed = settings.arguments(chat_fixtures.recipe(folder), folder, "cpu", launch.parser())
+        assert parsed.limit_mm_per_prompt == limits
+
+
 def test_a_video_is_read_by_no_other_decoder(base: Path) -> None:
     from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
@@ -422,6 +433,7 @@ async def test_a_gif_takes_no_memory_by_its_header(
     def fail(*_: Any) -> Any:
         raise AssertionError("the memory was taken")
 
+    Image.init()  # Pillow's modules make small images when they are imported
     monkeypatch.setattr("PIL.Image.core.fill", fail)
     url = f"data:image/gif;base64,{base64.b64encode(gif(screen, frame)).decode()}"
     refused = await read(connector(base), MediaBudget(256 << 20, "messages"), ("image", url))
