@@ -94,7 +94,7 @@ class StoredRecipes:
     faults: tuple[str, ...]
 
 
-class RecipeShelf(Protocol):
+class RecipeStore(Protocol):
     """A store of recipes that were added at run time. All methods block."""
 
     def read(self) -> StoredRecipes:
@@ -112,8 +112,8 @@ class RecipeShelf(Protocol):
     def remove(self, recipe_id: str, versions: Iterable[int]) -> None: ...
 
 
-class RecipeStore:
-    """A `RecipeShelf` of files. Only one server writes, as it locks the data directory."""
+class RecipeFiles:
+    """A `RecipeStore` of files. Only one server writes, as it locks the data directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -186,16 +186,16 @@ class Arrangement:
     notes: tuple[str, ...] = ()
 
 
-def arrange(configured: Iterable[Recipe], shelved: Iterable[Recipe]) -> Arrangement:
-    """Combine the operator's recipes with those of the shelf. Pure.
+def arrange(configured: Iterable[Recipe], stored: Iterable[Recipe]) -> Arrangement:
+    """Combine the operator's recipes with the stored ones. Pure.
 
-    The highest version of a model is the current one; if both have it, the operator's is used. A recipe of the shelf
+    The highest version of a model is the current one; if both have it, the operator's is used. A stored recipe
     loses an alias that the operator uses for something else.
     """
     configured = tuple(configured)
     own = {(recipe.id, recipe.version) for recipe in configured}
     versions: dict[str, dict[int, Recipe]] = {recipe.id: {recipe.version: recipe} for recipe in configured}
-    for recipe in shelved:
+    for recipe in stored:
         versions.setdefault(recipe.id, {}).setdefault(recipe.version, recipe)
     current = {id_: by_version[max(by_version)] for id_, by_version in versions.items()}
     notes: list[str] = []

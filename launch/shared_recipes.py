@@ -10,7 +10,7 @@ from registry.state.shared.recipes import RecipeTable, SharedRecipe
 
 
 class SharedRecipeStore:
-    """A `RecipeShelf` in the database. Reads come from memory."""
+    """A `RecipeStore` in the database. Reads come from memory."""
 
     def __init__(self, table: RecipeTable) -> None:
         self._table = table

@@ -15,7 +15,7 @@ from batches.service import BatchService
 from batches.store import BatchStore
 from console.state import Console
 from launch.checks.checker import FileChecker
-from launch.recipe_store import RecipeShelf, RecipeStore, arrange
+from launch.recipe_store import RecipeFiles, RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.loading import Documents
@@ -158,8 +158,8 @@ class _Rooms:
             await self.keys.tables()
         shared = None if tables is None else tables.names
         self.state = state = await asyncio.to_thread(State, settings.data_dir, url=settings.database, shared=shared)
-        shelf = await asyncio.to_thread(self._shelf)
-        added = await asyncio.to_thread(shelf.read)
+        store = await asyncio.to_thread(self._recipe_store)
+        added = await asyncio.to_thread(store.read)
         arranged = arrange(documents.models, added.recipes)
         self.names = names = Names(arranged.recipes, state)
         for fault in (*added.faults, *arranged.notes):
@@ -198,7 +198,7 @@ class _Rooms:
         self.adapters = Adapters(names, self.residency, self.service, self.storage_limiter)
         self.models = Models(names, self.residency, self.pool, state, self.files)
         self.model_set = ModelSet(
-            documents.models, shelf, added, names, self.residency, self._queue_of, self.files, state, metrics,
+            documents.models, store, added, names, self.residency, self._queue_of, self.files, state, metrics,
             self.adapters.register_from_recipe,
         )  # fmt: skip
         self.providers = ProviderIndex(names, documents.providers, metrics.provider_attempt)
@@ -334,9 +334,9 @@ class _Rooms:
         if self.settings.prewarm:
             await keep_warm(self.pool, self.residency.table, self.device)
 
-    def _shelf(self) -> RecipeShelf:
+    def _recipe_store(self) -> RecipeStore:
         """Open the recipes added at run time. A front has none."""
-        files = RecipeStore(self.settings.data_dir / "recipes")
+        files = RecipeFiles(self.settings.data_dir / "recipes")
         files.tidy()
         if self.state.recipes is None or self.settings.front:
             return files

@@ -133,7 +133,7 @@ class Additions:
                     if is_new:
                         if preview.plan.verdict == "impossible":
                             raise DoesNotFit(advice(preview))
-                        await asyncio.to_thread(self._model_set.shelf.write, recipe, preview.text)
+                        await asyncio.to_thread(self._model_set.store.write, recipe, preview.text)
                         await self._model_set.reload()
                     break
             yield Step("waiting", recipe.id, detail=REMOVAL_PENDING)

@@ -83,10 +83,10 @@ class Editor:
         await self._check(recipe)
         if self._recipe(name) != before:  # the operator's files were reloaded meanwhile and take precedence
             return await self._edit(name, changes)
-        await asyncio.to_thread(self._model_set.shelf.write, recipe, text)
+        await asyncio.to_thread(self._model_set.store.write, recipe, text)
         old = self._old_versions(recipe)
         if old:
-            await asyncio.to_thread(self._model_set.shelf.remove, recipe.id, old)
+            await asyncio.to_thread(self._model_set.store.remove, recipe.id, old)
         await self._model_set.reload()
         for version in old:
             await asyncio.to_thread(self._forget, f"{recipe.id}@{version}")
@@ -94,8 +94,8 @@ class Editor:
         return ModelEditedView(id=recipe.id, version=recipe.version, before=before.version, changed=keys, waits=waits)
 
     def _old_versions(self, newest: Recipe) -> list[int]:
-        """The versions on the shelf beyond the bound whose models nobody uses."""
-        versions = sorted(version for id_, version in self._model_set.shelf_versions() if id_ == newest.id)
+        """The stored versions beyond the bound whose models nobody uses."""
+        versions = sorted(version for id_, version in self._model_set.stored_versions() if id_ == newest.id)
         old = [*versions, newest.version][: -self._most_versions]
         return [version for version in old if not self._is_used(f"{newest.id}@{version}")]
 
@@ -137,7 +137,7 @@ class Editor:
             model, _, _ = recipe.id.partition("@")
             gone = self._versions_to_remove(recipe, force)
             files = self._files_of({model, *(f"{model}@{version}" for version in gone)})
-            await asyncio.to_thread(self._model_set.shelf.remove, model, sorted(gone))
+            await asyncio.to_thread(self._model_set.store.remove, model, sorted(gone))
             _, leaving = await self._model_set.follow()
         await wait_for_all(leaving)
         still = self._model_set.recipe(model)
@@ -155,7 +155,7 @@ class Editor:
     def _versions_to_remove(self, recipe: Recipe, force: bool) -> set[int]:
         """The versions to remove. Raises as `remove`."""
         model, _, _ = recipe.id.partition("@")
-        mine = {version for id_, version in self._model_set.shelf_versions() if id_ == model}
+        mine = {version for id_, version in self._model_set.stored_versions() if id_ == model}
         gone = {recipe.version} if recipe.is_former else mine
         if not gone & mine or (not recipe.is_former and self._model_set.is_from_operator(model)):
             raise Conflict(
@@ -206,7 +206,7 @@ class Editor:
         """The recipe as YAML, as written with its reasons or else as in effect."""
         recipe = self._recipe(name)
         model, _, _ = recipe.id.partition("@")
-        text = await asyncio.to_thread(self._model_set.shelf.text, model, recipe.version)
+        text = await asyncio.to_thread(self._model_set.store.text, model, recipe.version)
         return text if text is not None else recipe_text(recipe.model_copy(update={"id": model}))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from cachetools import LRUCache
 
-from launch.recipe_store import Arrangement, RecipeShelf, StoredRecipes, arrange
+from launch.recipe_store import Arrangement, RecipeStore, StoredRecipes, arrange
 from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe
 from registry.state.database import State
@@ -33,8 +33,8 @@ class ModelSet:
     | is in the files again while its model leaves       | added once the model has left                         |
 
     Args:
-        given: the operator's own recipes, served in addition to those on the shelf.
-        shelved: the recipes on the shelf at startup.
+        given: the operator's own recipes, served in addition to the stored ones.
+        stored: the stored recipes at startup.
         make_queue: creates the queue of a recipe's model.
         register: registers the adapters that a recipe names.
     """
@@ -42,8 +42,8 @@ class ModelSet:
     def __init__(
         self,
         given: Iterable[Recipe],
-        shelf: RecipeShelf,
-        shelved: StoredRecipes,
+        store: RecipeStore,
+        stored: StoredRecipes,
         names: Names,
         residency: ResidencyManager,
         make_queue: QueueMaker,
@@ -52,18 +52,18 @@ class ModelSet:
         metrics: Metrics,
         register: Callable[[Recipe], Awaitable[None]],
     ) -> None:
-        self.given, self.shelf = tuple(given), shelf
+        self.given, self.store = tuple(given), store
         self._names, self._residency, self._make_queue = names, residency, make_queue
         self._files, self._state, self._metrics, self._register = files, state, metrics, register
         self.writing = asyncio.Lock()
-        """Lock for changes of the shelf, held from reading it until the models have followed."""
+        """Lock for changes of the store, held from reading it until the models have followed."""
         self._changing = asyncio.Lock()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._to_readd: set[str] = set()
         """Models to add again once they have left."""
         self._removed = LRUCache[str, bool](REMOVED)
         """Models that were removed by a request, not by the files of this server."""
-        self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
+        self._stored, self.faults = stored.recipes, (*stored.faults, *arrange(self.given, stored.recipes).notes)
         """Faults of the recipe files when last read. Recipes with faults stay unchanged."""
 
     def recipe(self, model: str) -> Recipe | None:
@@ -96,11 +96,11 @@ class ModelSet:
 
     def versions(self) -> set[tuple[str, int]]:
         """Id and version of every recipe, including former ones."""
-        return {(recipe.id, recipe.version) for recipe in (*self.given, *self._shelved)}
+        return {(recipe.id, recipe.version) for recipe in (*self.given, *self._stored)}
 
-    def shelf_versions(self) -> set[tuple[str, int]]:
+    def stored_versions(self) -> set[tuple[str, int]]:
         """Id and version of the recipes added at run time."""
-        return {(recipe.id, recipe.version) for recipe in self._shelved}
+        return {(recipe.id, recipe.version) for recipe in self._stored}
 
     async def reload(self, given: Iterable[Recipe] | None = None) -> Arrangement:
         """Apply the recipe files. Returns once removed models have left."""
@@ -109,14 +109,14 @@ class ModelSet:
         return arranged
 
     async def follow(self, given: Iterable[Recipe] | None = None) -> tuple[Arrangement, list[asyncio.Task[None]]]:
-        """Apply the shelf and, if given, the operator's recipes. Returns the tasks of leaving models."""
+        """Apply the stored recipes and, if given, the operator's recipes. Returns the tasks of leaving models."""
         async with self._changing:
-            shelved = await asyncio.to_thread(self.shelf.read)
+            stored = await asyncio.to_thread(self.store.read)
             if given is not None:
                 self.given = tuple(given)
-            arranged = arrange(self.given, shelved.recipes)
-            self._shelved = shelved.recipes
-            self.faults = (*shelved.faults, *arranged.notes)
+            arranged = arrange(self.given, stored.recipes)
+            self._stored = stored.recipes
+            self.faults = (*stored.faults, *arranged.notes)
             for fault in self.faults:
                 log.error("a recipe is left out", extra={"cause": fault})
             recipes = {recipe.id: recipe for recipe in arranged.recipes}

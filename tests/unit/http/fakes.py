@@ -21,7 +21,7 @@ from batches.service import BatchService
 from batches.store import BatchStore
 from console.state import Console
 from launch.checks.checker import FileChecker
-from launch.recipe_store import RecipeStore, StoredRecipes
+from launch.recipe_store import RecipeFiles, StoredRecipes
 from models.messages import Chunk, EmbedRequest, Event, HttpCall, RerankRequest, TranscribeRequest
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
@@ -249,7 +249,7 @@ class FakeGateway:
         self.storage = StorageLimiter()
         adapters = Adapters(self.names, residency, self.service, self.storage)
         model_set = ModelSet(
-            recipes, RecipeStore(folder / "recipes"), StoredRecipes((), ()), self.names, residency,
+            recipes, RecipeFiles(folder / "recipes"), StoredRecipes((), ()), self.names, residency,
             lambda r: ModelQueue(r, self.bounds, self._request_load, self._released, NoAdapters()), files, self.state,
             self.metrics, adapters.register_from_recipe,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launch.recipe_store import RecipeStore, StoredRecipes
+from launch.recipe_store import RecipeFiles, StoredRecipes
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, RecipeAdapter
 from runtime.gateway.launch.model_set import ModelSet
@@ -74,7 +74,7 @@ def made(tmp_path: Path) -> tuple[ModelSet, Leaving]:
     files: Any = SimpleNamespace(entry=entry, read_files=lambda _recipe: lambda _entry: None)
     make_queue: Callable[[Recipe], Any] = lambda _recipe: object()  # noqa: E731
     model_set = ModelSet(
-        (), RecipeStore(tmp_path), StoredRecipes((), ()), Names((), state), residency,
+        (), RecipeFiles(tmp_path), StoredRecipes((), ()), Names((), state), residency,
         make_queue, files, state, Metrics(),
         residency.register,
     )  # fmt: skip
@@ -101,19 +101,19 @@ async def test_a_removal_by_a_request_is_remembered_until_the_model_is_added_aga
     made: tuple[ModelSet, Leaving],
 ) -> None:
     model_set, residency = made
-    model_set.shelf = shelf = SimpleNamespace(read=lambda: StoredRecipes((), ()))  # type: ignore[assignment]
+    model_set.store = store = SimpleNamespace(read=lambda: StoredRecipes((), ()))  # type: ignore[assignment]
     of_file, added = recipe("of-file", "chat"), recipe("added", "embed")
     for id_ in (of_file.id, added.id):
         residency.may_go[id_] = gone = asyncio.Event()
         gone.set()
-    shelf.read = lambda: StoredRecipes((added,), ())
+    store.read = lambda: StoredRecipes((added,), ())
     await model_set.reload([of_file])
-    shelf.read = lambda: StoredRecipes((), ())
+    store.read = lambda: StoredRecipes((), ())
     await model_set.reload()
     assert [model_set.was_removed(id_) for id_ in ("of-file", "added")] == [False, True]
     await model_set.reload([])
     assert not model_set.was_removed("of-file"), "it may still be in other nodes' files"
-    shelf.read = lambda: StoredRecipes((added,), ())
+    store.read = lambda: StoredRecipes((added,), ())
     await model_set.reload()
     assert not model_set.was_removed("added")
 
@@ -195,7 +195,7 @@ async def test_a_recipe_that_waited_for_a_leaving_model_no_longer_names_it(tmp_p
     names = Names([one, other], state)
     queue = world.queues["a"]
     model_set = ModelSet(
-        (), RecipeStore(tmp_path), StoredRecipes((), ()), names, world.manager, lambda _: queue, files, state,
+        (), RecipeFiles(tmp_path), StoredRecipes((), ()), names, world.manager, lambda _: queue, files, state,
         Metrics(), Leaving().register,
     )  # fmt: skip
     world.manager.entries["a"].recipe = one

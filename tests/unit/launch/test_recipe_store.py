@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.proposal.draft import DraftValue
-from launch.recipe_store import RecipeStore, StoredRecipes, arrange, changed, plain, recipe_text
+from launch.recipe_store import RecipeFiles, StoredRecipes, arrange, changed, plain, recipe_text
 from registry.catalog import Catalog
 from registry.errors import NotFound, Unavailable
 from registry.recipes.definition import Recipe
@@ -20,34 +20,34 @@ def recipe(id_: str, version: int = 1, aliases: tuple[str, ...] = (), **residenc
     )  # fmt: skip
 
 
-def keep(shelf: RecipeStore, one: Recipe) -> Path:
-    return shelf.write(one, recipe_text(one))
+def keep(store: RecipeFiles, one: Recipe) -> Path:
+    return store.write(one, recipe_text(one))
 
 
 def test_a_stored_recipe_is_read_and_removed(tmp_path: Path) -> None:
-    shelf = RecipeStore(tmp_path / "recipes")
-    assert shelf.read().recipes == ()
+    store = RecipeFiles(tmp_path / "recipes")
+    assert store.read().recipes == ()
     both = recipe("org/Name:7b"), recipe("org/Name:7b", 2)
     for one in both:
-        file = keep(shelf, one)
+        file = keep(store, one)
         assert file.parent == tmp_path / "recipes", "an id is never a path"
-    assert shelf.read().recipes == both
-    assert shelf.text("org/Name:7b", 2) == recipe_text(both[1])
-    shelf.remove("org/Name:7b", [1])
-    assert shelf.read().recipes == both[1:]
+    assert store.read().recipes == both
+    assert store.text("org/Name:7b", 2) == recipe_text(both[1])
+    store.remove("org/Name:7b", [1])
+    assert store.read().recipes == both[1:]
     assert (tmp_path / "recipes").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_text_with_a_path_from_its_folder_is_not_given_as_it_is(tmp_path: Path) -> None:
     """It would mean another folder elsewhere, as in an export or a fleet."""
-    shelf = RecipeStore(tmp_path / "recipes")
-    file = keep(shelf, recipe("m").model_copy(update={"source": PathSource(path="../merged/m")}))
-    (found,) = shelf.read().recipes
+    store = RecipeFiles(tmp_path / "recipes")
+    file = keep(store, recipe("m").model_copy(update={"source": PathSource(path="../merged/m")}))
+    (found,) = store.read().recipes
     assert isinstance(found.source, PathSource)
     assert Path(found.source.path).resolve() == tmp_path / "merged" / "m"
-    assert shelf.text("m", 1) is None
+    assert store.text("m", 1) is None
     file.write_bytes(b"caf\xe9")
-    assert shelf.text("m", 1) is None
+    assert store.text("m", 1) is None
 
 
 TEXT = """\
@@ -85,29 +85,29 @@ def test_a_recipes_text_has_chosen_values_with_their_reasons_and_no_other_defaul
 
 
 def test_other_files_in_the_folder_are_no_recipes(tmp_path: Path) -> None:
-    shelf = RecipeStore(tmp_path)
-    keep(shelf, recipe("a"))
+    store = RecipeFiles(tmp_path)
+    keep(store, recipe("a"))
     for name in ("notes.txt", ".b@1.yaml"):
         (tmp_path / name).write_text("id: b\n")
-    assert shelf.read() == StoredRecipes((recipe("a"),), ())
-    shelf.remove("a", [1, 7])
-    assert shelf.read() == StoredRecipes((), ())
+    assert store.read() == StoredRecipes((recipe("a"),), ())
+    store.remove("a", [1, 7])
+    assert store.read() == StoredRecipes((), ())
 
 
 def test_a_half_written_file_of_a_dead_server_is_ignored(tmp_path: Path) -> None:
-    shelf = RecipeStore(tmp_path)
-    keep(shelf, recipe("a"))
+    store = RecipeFiles(tmp_path)
+    keep(store, recipe("a"))
     (tmp_path / ".half.tmp").write_text("id: b\nvers")
-    assert [one.id for one in shelf.read().recipes] == ["a"]
-    shelf.tidy()
+    assert [one.id for one in store.read().recipes] == ["a"]
+    store.tidy()
     assert [file.name for file in tmp_path.iterdir()] == ["a@1.yaml"]
 
 
 def test_a_broken_file_does_not_affect_others(tmp_path: Path) -> None:
-    shelf = RecipeStore(tmp_path)
-    keep(shelf, recipe("a"))
+    store = RecipeFiles(tmp_path)
+    keep(store, recipe("a"))
     (tmp_path / "b@1.yaml").write_text("id: b\n")
-    found = shelf.read()
+    found = store.read()
     assert [one.id for one in found.recipes] == ["a"]
     assert any("b@1.yaml" in fault for fault in found.faults)
 
@@ -116,9 +116,9 @@ def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> Non
     """Its models would silently not be served, or leave at a reload."""
     (tmp_path / "recipes").write_text("of somebody else")
     with pytest.raises(Unavailable, match="cannot be read or created"):
-        RecipeStore(tmp_path / "recipes").read()
+        RecipeFiles(tmp_path / "recipes").read()
     with pytest.raises(Unavailable, match="cannot be read or created"):
-        RecipeStore(tmp_path / "moved" / "recipes").read()
+        RecipeFiles(tmp_path / "moved" / "recipes").read()
 
 
 def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("launch.recipe_store.os.replace", full)
     with pytest.raises(Unavailable, match="Nothing was added") as refused:
-        keep(RecipeStore(tmp_path), recipe("a"))
+        keep(RecipeFiles(tmp_path), recipe("a"))
     assert refused.value.code == "disk_full"
     assert list(tmp_path.iterdir()) == []
 
@@ -161,5 +161,5 @@ def test_names_with_a_version_mean_that_version() -> None:
 
 def test_nothing_is_written_where_a_moved_data_directory_was(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="No such file"):
-        RecipeStore(tmp_path / "gone" / "recipes").write(recipe("m"), "id: m\n")
+        RecipeFiles(tmp_path / "gone" / "recipes").write(recipe("m"), "id: m\n")
     assert not (tmp_path / "gone").exists()

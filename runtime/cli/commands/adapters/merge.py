@@ -14,7 +14,7 @@ from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import bar
 
 if TYPE_CHECKING:
-    from launch.recipe_store import RecipeShelf
+    from launch.recipe_store import RecipeStore
     from registry.catalog import ResolvedName
     from registry.state.database import State
     from runtime.config.settings import Settings
@@ -123,15 +123,15 @@ def _target(settings: "Settings", name: str) -> "ResolvedName":
 
 
 @contextmanager
-def _state(settings: "Settings") -> "Iterator[tuple[State, RecipeShelf]]":
+def _state(settings: "Settings") -> "Iterator[tuple[State, RecipeStore]]":
     """Open the names and added models of the server, or of its fleet."""
-    from launch.recipe_store import RecipeStore
+    from launch.recipe_store import RecipeFiles
     from registry.state.database import State, is_remote
 
     folder, url = settings.data_dir, settings.database
     if settings.fleet is None:
         with State(folder, url=url, read_only=True) as state:
-            yield state, RecipeStore(folder / "recipes")
+            yield state, RecipeFiles(folder / "recipes")
         return
     from fleet.membership.members import schema_of
     from launch.shared_recipes import SharedRecipeStore

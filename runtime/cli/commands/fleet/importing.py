@@ -58,11 +58,11 @@ def import_state(
 
 def _recipes(folder: Path) -> "list[SharedRecipe]":
     """Read the recipes added at run time. Raises Unfit for a broken file."""
-    from launch.recipe_store import RecipeStore, recipe_text
+    from launch.recipe_store import RecipeFiles, recipe_text
     from registry.errors import Unfit
     from registry.state.shared.recipes import SharedRecipe
 
-    store = RecipeStore(folder)
+    store = RecipeFiles(folder)
     stored = store.read()
     if stored.faults:
         raise Unfit(f"{stored.faults[0]}. Correct or delete that file, then import again.", code="bad_recipe")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.membership.members import schema_of
-from launch.recipe_store import RecipeStore, recipe_text
+from launch.recipe_store import RecipeFiles, recipe_text
 from registry.recipes.fields import PathSource
 from registry.recipes.loading import parse_recipe
 from registry.state.database import State
@@ -23,7 +23,7 @@ def test_a_servers_names_are_imported_once(run: Run, postgres_url: str, tmp_path
     with State(data, url=postgres_url if is_remote else None) as state:
         state.adapters.register(KEY, new(1))
     added = recipe("n", "rerank", source={"package": "models.starter"})
-    RecipeStore(data / "recipes").write(added, recipe_text(added))
+    RecipeFiles(data / "recipes").write(added, recipe_text(added))
     fleet = f"importing{int(is_remote)}"
     words = ("fleet", "import", "--fleet", fleet, "--data-dir", str(data), "--database", postgres_url)
     first = run(*words, "--json")
@@ -43,7 +43,7 @@ def test_a_servers_names_are_imported_once(run: Run, postgres_url: str, tmp_path
 def test_a_merged_model_of_a_restored_server_keeps_its_folder(run: Run, postgres_url: str, tmp_path: Path) -> None:
     """A backup names it by a path from the folder of recipes, which other servers would read from elsewhere."""
     with State(tmp_path):
-        store = RecipeStore(tmp_path / "recipes")
+        store = RecipeFiles(tmp_path / "recipes")
     added = recipe("n", "rerank", source={"path": "../merged/n"})
     store.write(added, recipe_text(added))
     imported = run("fleet", "import", "--fleet", "merged", "--data-dir", str(tmp_path), "--database", postgres_url)

@@ -29,7 +29,7 @@ from batches.runners import RunnerTable
 from batches.storage.opening import has_tables, prepare
 from batches.store import BatchTables
 from batches.table import BatchTable
-from launch.recipe_store import RecipeStore
+from launch.recipe_store import RecipeFiles
 from registry.errors import EngineFailed
 from registry.recipes.fields import PathSource
 from registry.state.database import REMOTE_MARK, State
@@ -79,7 +79,7 @@ def test_a_merged_model_can_be_served_after_a_restore(tmp_path: Path) -> None:
     (data / "recipes" / "no-text@1.yaml").write_bytes(b"caf\xe9: 2026-13-45")
     back_up(data, tmp_path / "copy", pepper=False)
     restore(tmp_path / "copy", tmp_path / "new")
-    result = {one.id: one.source for one in RecipeStore(tmp_path / "new" / "recipes").read().recipes}
+    result = {one.id: one.source for one in RecipeFiles(tmp_path / "new" / "recipes").read().recipes}
     legal, mine = result["legal"], result["mine"]
     assert isinstance(legal, PathSource)
     assert Path(legal.path).resolve() == tmp_path / "new" / "merged" / "base-legal-0123"
@@ -403,7 +403,7 @@ def test_texts_of_batches_and_responses_are_copied_only_on_request(tmp_path: Pat
     restore(tmp_path / "copy", tmp_path / "new")
     again = open_tables(tmp_path / "new")
     assert has_tables(again)
-    assert (FileTable(again).get("file-1") is not None) == files
+    assert (FileTable(again).get("file-1", "default") is not None) == files
     assert ([one.id for one in BatchTable(again).unfinished()] == ["batch_1"]) == files
     sent = OutboxTable(again, b"key").of("batch_2")
     assert bool(sent) == files, "without its batches, a restored server sends no callbacks"

@@ -219,7 +219,7 @@ async def test_an_edit_that_could_not_be_read_back_is_refused(client: httpx.Asyn
         refused = await client.patch("/v1/models/chat", json={"changes": changes})
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
         assert words in refused.json()["error"]["message"]
-    stored = gateway.gateway.services.editor._model_set.shelf.read()
+    stored = gateway.gateway.services.editor._model_set.store.read()
     assert not stored.recipes
     assert not stored.faults
 
