@@ -16,7 +16,7 @@ from launch.proposal.draft import DraftValue, put
 from registry.errors import Unavailable, Unfit
 from registry.recipes.definition import Recipe, Residency
 from registry.recipes.loading import faults_of, load_recipes, parse_recipe
-from registry.storage.files import sync_folder, unusable, write_text
+from registry.storage.files import delete_files, unusable, write_text
 
 WIDTH = 110
 MIB = 2**20
@@ -109,7 +109,9 @@ class RecipeStore(Protocol):
         """Return a recipe's text as it was written, with its reasons."""
         ...
 
-    def remove(self, recipe_id: str, versions: Iterable[int]) -> None: ...
+    def remove(self, recipe_id: str, versions: Iterable[int]) -> None:
+        """Delete versions of a recipe durably. Raises Unavailable."""
+        ...
 
 
 class RecipeFiles:
@@ -171,10 +173,7 @@ class RecipeFiles:
             return None
 
     def remove(self, recipe_id: str, versions: Iterable[int]) -> None:
-        for version in versions:
-            self.file_of(recipe_id, version).unlink(missing_ok=True)
-        if self.folder.is_dir():
-            sync_folder(self.folder)
+        delete_files(self.file_of(recipe_id, version) for version in versions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from registry.errors import Unavailable
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 LEAST = 2**20
@@ -96,6 +99,17 @@ def is_full(error: Exception, folder: Path) -> bool:
     if isinstance(error, OSError):
         return error.errno in FULL
     return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free < LEAST
+
+
+def delete_files(files: Iterable[Path]) -> None:
+    """Delete files, so that a power failure does not bring them back. Raises Unavailable (disk_full)."""
+    for file in files:
+        try:
+            file.unlink(missing_ok=True)
+            if file.parent.is_dir():
+                sync_folder(file.parent)
+        except OSError as error:
+            raise Unavailable(f"{file} cannot be deleted: {error.strerror or error}.", code="disk_full") from error
 
 
 def unusable(error: OSError, path: Path | None = None) -> str:

@@ -14,7 +14,7 @@ from registry.errors import Conflict, Unavailable, Unfit
 from registry.names import ADAPTER
 from registry.recipes.loading import faults_of, load_documents
 from registry.recipes.provider import Provider
-from registry.storage.files import unusable, write_text
+from registry.storage.files import delete_files, unusable, write_text
 from runtime.gateway.names import Names
 from runtime.gateway.providers.index import ProviderIndex, unknown_provider
 
@@ -95,11 +95,14 @@ class ProviderStore:
         return self.show(name), before is None
 
     async def remove(self, name: str) -> None:
-        """Remove a provider. Running requests continue. Raises NotFound, and Conflict for one of a recipe file."""
+        """Remove a provider. Running requests continue.
+
+        Raises NotFound, Conflict for one of a recipe file, Unavailable (disk_full).
+        """
         async with self._changing:
             self._check_file(name)
             self.show(name)
-            await asyncio.to_thread((self._folder / f"{name}.yaml").unlink, missing_ok=True)
+            await asyncio.to_thread(delete_files, [self._folder / f"{name}.yaml"])
             del self._added[name]
             self._serve()
 

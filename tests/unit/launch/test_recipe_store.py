@@ -132,6 +132,14 @@ def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_recipe_that_cannot_be_deleted_is_reported(tmp_path: Path) -> None:
+    store = RecipeFiles(tmp_path)
+    store.file_of("a", 1).mkdir()  # stands for a disk that is mounted for reading only
+    with pytest.raises(Unavailable, match=r"a@1\.yaml cannot be deleted: Is a directory") as refused:
+        store.remove("a", [1])
+    assert refused.value.code == "disk_full"
+
+
 def test_the_highest_version_is_current_and_the_others_stay_by_their_number() -> None:
     found = arrange([recipe("a", 2)], [recipe("a", 1), recipe("a", 3, ("x",), pin=True, preload=True), recipe("b")])
     assert [(one.id, one.version) for one in found.recipes] == [("a", 3), ("b", 1), ("a@1", 1), ("a@2", 2)]

@@ -57,6 +57,18 @@ async def test_a_provider_is_added_changed_read_again_and_removed(tmp_path: Path
         assert not list((gateway.settings.data_dir / "providers").iterdir())
 
 
+async def test_a_provider_whose_file_cannot_be_deleted_stays(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
+    file = gateway.settings.data_dir / "providers" / "there.yaml"
+    async with asking_as(gateway, CALLER) as client:
+        assert (await client.put("/v1/providers/there", json=definition())).status_code == 201
+        file.unlink()
+        file.mkdir()  # stands for a disk that is mounted for reading only
+        refused = await client.delete("/v1/providers/there")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "disk_full")
+        assert (await client.get("/v1/providers/there")).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("name", "body", "status", "code"),
     [
