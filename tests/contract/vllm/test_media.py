@@ -470,6 +470,14 @@ def scans(count: int, side: int) -> bytes:
     return data[:-2] + data[data.rindex(decoding.SCAN) : -2] * count + data[-2:]
 
 
+def marked(count: int, side: int) -> bytes:
+    """Return a PNG in which a JPEG's mark of a scan stands so many times, as it does by chance in a large one."""
+    data, text = saved("PNG", (side, side), "L"), b"tEXtmark\0" + decoding.SCAN * count
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    end = data.rindex(b"IEND") - 4
+    return data[:end] + chunk + data[end:]
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -479,8 +487,9 @@ def scans(count: int, side: int) -> bytes:
         (strips(decoding.TILES + 1), "in 65537 parts"),
         (scans(20, 2000), None),
         (scans(600, 2000), "scans, too many for its size"),
+        (marked(600, 2000), None),
     ],
-    ids=["small", "slow", "parts", "too many parts", "scans", "too many scans"],
+    ids=["small", "slow", "parts", "too many parts", "scans", "too many scans", "no scans"],
 )
 async def test_an_image_that_takes_more_work_than_its_size_tells(base: Path, data: bytes, message: str | None) -> None:
     url = f"data:image/png;base64,{base64.b64encode(data).decode()}"

@@ -179,7 +179,8 @@ def pass_context(pool: Any) -> None:
 def _check_work(opened: PIL.Image.Image, data: bytes) -> None:
     """Raise ValueError for an image that takes much more work than its size tells."""
     pixels, tiles = opened.width * opened.height, getattr(opened, "tile", ())
-    if (scans := data.count(SCAN)) * pixels > SCANNED:
+    is_jpeg = any(tile.codec_name == "jpeg" for tile in tiles)  # in other files the mark stands by chance
+    if is_jpeg and (scans := data.count(SCAN)) * pixels > SCANNED:
         raise ValueError(f"The image has {scans} scans, too many for its size: send it as a baseline JPEG.")
     if len(tiles) > TILES:
         raise ValueError(f"The image is in {len(tiles)} parts: send PNG, JPEG, WebP or GIF.")
