@@ -65,7 +65,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         line_runner(gateway, ENDPOINTS),
         services.batches.read_line,
         services.line_rooms,
-        services.keyring().by_id,
+        lambda key, team: services.keyring().by_id(key, team),  # the keys as they are then
         is_open=lambda: gateway.phase == "ready" and not services.reserve.is_short,  # answers need disk space
         observe=lambda made, ratio: services.batch_forecasts.labels(made).observe(ratio),
         taken_over=services.batches.look,

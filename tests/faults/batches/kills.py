@@ -193,7 +193,9 @@ class Run:
         return {}
 
     def _is_done(self) -> bool:
-        return all(batch["status"] == "completed" for batch in self._views())
+        states = {batch["status"] for batch in self._views()}
+        assert not states & {"cancelled", "failed", "expired"}, self._state()
+        return states == {"completed"}
 
     def _state(self) -> str:
         return f"{json.dumps(self._views(), indent=1)}\n{self._server.tail()}"

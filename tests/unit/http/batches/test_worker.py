@@ -676,6 +676,14 @@ async def test_a_rate_is_stored_when_a_batch_ends(bench: Bench) -> None:
     assert set(await bench.store.read(lambda tables: tables.rates.all())) == {"chat"}
 
 
+async def test_a_servers_worker_looks_keys_up_as_they_are_then(served: BatchServer) -> None:
+    """A key may be created or revoked at any time after the server's start."""
+    worker = batch_worker(served.gateway.gateway)
+    later = Keyring({}, bytes(32), is_open=False, teams={"search": TeamEntry()}, sign_in=True)
+    object.__setattr__(served.gateway.gateway.services, "keyring", lambda: later)
+    assert worker._rights("@abcdefg", "search").team == "search"
+
+
 async def test_a_servers_metrics_compare_forecasts_with_the_ends_of_batches(served: BatchServer) -> None:
     forecasts = batch_worker(served.gateway.gateway)._forecasts
     forecasts._observe("tenth", 0.5)
