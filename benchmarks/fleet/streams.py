@@ -89,15 +89,15 @@ async def slow(bench: Bench, fronts: Sequence[Front], nodes: Sequence[Server]) -
         cpu = [processes.cpu_seconds(pid) - value for pid, value in zip(pids, cpu, strict=True)]
         events, seconds, running = crowd.events - events, crowd.now - began, crowd.open
         after = [processes.memory(front.pid) for front in fronts]
-    crowd.count(bench, f"{count} slow streams")
+    crowd.count(bench, f"{crowd.opened} slow streams")
     bench.note(
-        f"{count} slow streams, opened in {crowd.opening_seconds:.0f} s; {running} ran while they were measured, with "
-        f"{events / seconds:.0f} tokens a second"
+        f"{crowd.opened} of {count} slow streams were opened within {crowd.opening_seconds:.0f} s; {running} ran while "
+        f"they were measured, with {events / seconds:.0f} tokens a second"
     )
     held = [(b.pss or b.rss) - (a.pss or a.rss) for a, b in zip(before, after, strict=True)]
-    bench.figure("slow.streams", [count], "streams")
+    bench.figure("slow.streams", [crowd.opened], "streams")
     bench.figure("slow.lost", [crowd.lost], "streams")
-    bench.figure("slow.memory_per_stream", [sum(held) / count / 1024], "KiB")
+    bench.figure("slow.memory_per_stream", [sum(held) / crowd.opened / 1024], "KiB")
     gaps = [gap for reply in crowd.replies for gap in reply.gaps]
     if events and gaps:
         bench.figure("slow.front_cpu_per_token", [sum(cpu[: len(fronts)]) / events * 1e6], "µs")

@@ -51,6 +51,20 @@ async def test_a_crowd_counts_tokens_and_lost_answers(tmp_path: Path) -> None:
     assert all(cause.startswith("here: lost: ") for cause in one.failures)
 
 
+async def test_a_crowd_measures_the_streams_that_were_opened_in_time() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    full = await asyncio.start_server(silent, "127.0.0.1", 0)
+    server = await asyncio.start_server(paced, "127.0.0.1", 0)
+    servers: Any = [SimpleNamespace(port=one.sockets[0].getsockname()[1]) for one in (server, full)]
+    crowd = Crowd(servers, ["chat"], 8, 10, opening=1.0)
+    async with full, server, asyncio.timeout(PATIENCE), crowd:
+        assert (crowd.opened, crowd.not_opened, crowd.open) == (4, 4, 4)
+    assert (crowd.lost, len(crowd.replies)) == (0, 4)
+
+
 def test_haproxy_answers_as_a_front_does(tmp_path: Path) -> None:
     context = context_of("chat", "rev")
     hop = decode(base64.b64encode(context.replace("%[uuid()]", "one").encode()))
