@@ -11,7 +11,7 @@ from benchmarks.report import results
 from docs.tables.markdown import table
 
 MACHINE = "amd-epyc-2-cores"
-_UNITS = {"x": "×", "x real time": "× real time", "1/s": "a second", "streams": ""}
+_UNITS = {"x": "×", "x real time": "× real time", "1/s": "a second", "streams": "", "share": "", "us": "µs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,14 @@ def newest(files: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"benchmarks": sections}
 
 
-def every() -> str:
-    """Return all rows, for docs/reference/figures.md."""
+def models() -> str:
+    """Return the rows of what models do, for docs/reference/figures.md."""
     return tables(newest(results.load_all()), ROWS)
+
+
+def platform() -> str:
+    """Return the rows of what stands around the models, for docs/reference/figures.md."""
+    return tables(newest(results.load_all()), PLATFORM)
 
 
 def short() -> str:
@@ -261,6 +266,72 @@ ROWS = (
     Row("the same, tokens/s", "mixed/burst.tokens_per_second", beside="mixed/alone.tokens_per_second"),
     Row("10,000 slow streams on one gateway: lost", "streams/s10000.lost", ("≤", 0)),
     Row("the same, memory per stream", "streams/s10000.memory_per_stream"),
+)
+PLATFORM = (
+    Row(
+        "chat with keys, limits and ledger: tokens/s over the same server without keys, 64 clients",
+        "tenants/c64.tokens_ratio",
+        ("≥", 0.97),
+        "tenants/c64.litellm.tokens_ratio",
+    ),
+    Row(
+        "the same: added to the first token, p50",
+        "tenants/c64.ttft_p50_added",
+        ("≤", 0.3),
+        "tenants/c64.litellm.ttft_p50_added",
+    ),
+    Row(
+        "the same with one client: added to the first token, p50",
+        "tenants/c1.ttft_p50_added",
+        None,
+        "tenants/c1.litellm.ttft_p50_added",
+    ),
+    Row("fair queue: a decision among 10,000 that wait, p50", "tenants/decision.adapters0.p50", ("≤", 50)),
+    Row("rows that the ledger writes", "tenants/ledger.rows", ("≥", 5000)),
+    Row("a report on ten million rows of the ledger", "tenants/report.ms", ("≤", 200)),
+    Row("memory of 10,000 keys", "tenants/layer.mib", ("≤", 40)),
+    Row("what a team keeps of its tokens/s beside another team's flood", "fairness/flood.kept", ("≥", 0.95)),
+    Row("its wait in the queue meanwhile, p99 added", "fairness/quiet.queue_p99_added_steps", ("≤", 1)),
+    Row("fairness of twenty teams with an adapter each (Jain's index)", "fairness/shares.jain", ("≥", 0.95)),
+    Row(
+        "critical requests beside batch ones: first token, p99, over 1.2 times alone",
+        "fairness/critical.p99_added_long_steps",
+        ("≤", 1),
+    ),
+    Row("two replicas: requests/s over one's", "devices/two.speedup", ("≥", 1.95)),
+    Row("a choice among eight replicas", "devices/choose.us", ("≤", 5)),
+    Row("requests that find their adapter, one of 40, in a place", "devices/hits.warm", ("≥", 95)),
+    Row(
+        "routing to 150 intents: right",
+        "routing/intents.accuracy",
+        ("≥", 0.97),
+        "routing/intents.semantic-router.accuracy",
+    ),
+    Row(
+        "the same: in or out of scope (AUROC)",
+        "routing/intents.auroc",
+        ("≥", 0.975),
+        "routing/intents.semantic-router.auroc",
+    ),
+    Row(
+        "the same: time of a decision with vectors, 16 clients, p50",
+        "routing/intents150.vectors.c16.p50",
+        None,
+        "routing/intents150.vectors.semantic-router.c16.p50",
+    ),
+    Row("decision without vectors, 16 clients, p99", "routing/letters.c16.p99", ("≤", 3)),
+    Row(
+        "requests to a provider: added to its first token, 16 clients, p50",
+        "routing/elsewhere.c16.ttft_p50_added",
+        ("≤", 1),
+        "routing/elsewhere.c16.litellm.ttft_p50_added",
+    ),
+    Row(
+        "the same: tokens/s over the provider's own",
+        "routing/elsewhere.c16.tokens_ratio",
+        ("≥", 0.97),
+        "routing/elsewhere.c16.litellm.tokens_ratio",
+    ),
 )
 SHORT = (
     "gateway_tax/worst.tokens_ratio",
