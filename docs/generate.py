@@ -38,7 +38,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "flags": flags.own,
     "vllm": flags.vllm,
     "settings": cli.settings,
-    "removed": cli.removed,
     "bounds": bounds.bounds,
     "metrics": metrics.metrics,
     "errors": errors.classes,

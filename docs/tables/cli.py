@@ -9,7 +9,6 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from docs.tables.markdown import code, table
 from runtime.cli.main import app
-from runtime.config.settings import REMOVED
 
 SHARED = ("help", "url", "as_json")
 """Options of many commands, which the page explains once."""
@@ -26,14 +25,6 @@ def settings() -> str:
     options = [p for p in parameters(serve) if isinstance(p, TyperOption) and p.name not in SHARED]
     rows = [(_spelling(o), code(str(o.envvar or "")), _default(o), o.help or "") for o in options]
     return table(("option", "variable", "default", "meaning"), rows)
-
-
-def removed() -> str:
-    """Return the removed options of earlier versions with their replacements."""
-    rows = [
-        (code(f"--{name.replace('_', '-')}"), code(f"ROUNDHOUSE_{name.upper()}"), now) for name, now in REMOVED.items()
-    ]
-    return table(("option", "variable", "now"), rows)
 
 
 def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -20,23 +20,12 @@ from tenants.key_settings import KeySettings
 from tenants.keys.records import MOST_HOURS
 
 STARTER = "recipes/starter"
-SCALED_NOW = "use --bounds-factor, which scales it with the other bounds"
-REMOVED = {
-    "max_uploads": SCALED_NOW,
-    "max_headers": SCALED_NOW,
-    "max_idle": SCALED_NOW,
-    "max_idle_per_address": SCALED_NOW,
-    "min_rate": "it is fixed: 4 KiB a second",
-    "header_seconds": SCALED_NOW,
-    "body_seconds": SCALED_NOW,
-    "unread_seconds": SCALED_NOW,
-    "keep_alive": SCALED_NOW,
-    "patience": "it is fixed: 1 second",
-    "heartbeat": "it follows --hung-after: a sixth of it, at most 5 seconds",
-}
-"""Settings of earlier versions, with their replacements."""
 MOST_FACTOR = 1000
-SCALED = tuple(name for name, now in REMOVED.items() if now == SCALED_NOW)
+SCALED = (
+    "max_uploads", "max_headers", "max_idle", "max_idle_per_address", "header_seconds", "body_seconds",
+    "unread_seconds", "keep_alive",
+)  # fmt: skip
+"""Settings without an option that `bounds_factor` scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,8 +410,6 @@ class Settings(BaseSettings):
         given = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
         for name in sorted(given.keys() - set(TUNABLE)):
             fault = "can only be set by --bounds-factor" if name in Bounds.model_fields else "is not a bound"
-            if name == "image_pixels":
-                fault = "is media_bytes now, with 3 bytes per pixel"
             raise ValueError(f"{name} {fault}. These can be set: {', '.join(TUNABLE)}")
         return Bounds.scaled(info.data.get("bounds_factor", 1.0), given)
 

@@ -1,6 +1,5 @@
 """Read settings and values from options and files."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,8 @@ def settings_of(**given: object) -> "Settings":
     """Build settings from given values, variables and defaults. Raises UsageError naming a wrong option."""
     from pydantic import ValidationError
 
-    from runtime.config.settings import REMOVED, Settings
+    from runtime.config.settings import Settings
 
-    for name, now in REMOVED.items():
-        if os.environ.get(variable := f"ROUNDHOUSE_{name.upper()}"):
-            raise UsageError(f"The variable {variable} is no longer a setting: {now}. Unset it.")
     values = {name: value for name, value in given.items() if value is not None}
     try:
         return Settings.model_validate({**values, "run_dir": Path("/unused")})

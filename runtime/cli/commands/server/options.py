@@ -22,18 +22,15 @@ class ServeCommand(TyperCommand):
     """The command `serve`, with its own options and one for each setting."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raise UsageError for an option of earlier versions, and for a model or an option of `vllm serve`."""
+        """Raise UsageError for a model or an option of `vllm serve`."""
         known = {
             option for parameter in self.get_params(ctx) for option in (*parameter.opts, *parameter.secondary_opts)
         }
         for word in args:
             option = word.partition("=")[0]
-            name = option.removeprefix("--").replace("-", "_")
             if not option.startswith("--") or option in known:
                 continue
-            if name in removed():
-                raise UsageError(f"{option} no longer exists: {removed()[name]}.")
-            if advice := for_models(name):
+            if advice := for_models(option.removeprefix("--").replace("-", "_")):
                 raise UsageError(f"serve has no {option}: {advice}.")
         ctx.allow_extra_args = True
         rest = super().parse_args(ctx, args)
@@ -52,13 +49,6 @@ def given(ctx: typer.Context) -> dict[str, object]:
     """Return the settings given on the command line, not yet validated."""
     result: dict[str, object] = ctx.meta.get(GIVEN, {})
     return result
-
-
-def removed() -> dict[str, str]:
-    """Return the settings of earlier versions, with their replacements."""
-    from runtime.config.settings import REMOVED
-
-    return REMOVED
 
 
 def for_models(flag: str) -> str:

@@ -31,7 +31,7 @@ from runtime.cli.local.announce import sample_requests
 from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
 from runtime.config import device
-from runtime.config.settings import REMOVED, Settings, starter_recipes
+from runtime.config.settings import SCALED, Settings, starter_recipes
 from runtime.server.front import _shared_socket
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import VERSION_TABLE as TENANTS_VERSION
@@ -81,9 +81,10 @@ UNWRITTEN = (
     "fleet_key",
     "fleet_name",
 )
-HIDDEN = {"run_dir", "most_slots", "slots_at_start", "pepper", "slot_spin", *REMOVED}
+FIXED = {"heartbeat", "min_rate", "patience", *SCALED}
+HIDDEN = {"run_dir", "most_slots", "slots_at_start", "pepper", "slot_spin", *FIXED}
 """Settings without an option. The command line sets the first two, and tests the third. The fourth is a secret, and
-other users can read options. The fifth is a variable for measurements.
+other users can read options. The fifth is a variable for measurements. The rest are fixed, or follow other settings.
 """
 
 
@@ -216,7 +217,6 @@ def test_several_bounds_can_be_set_by_name(run: Run, monkeypatch: pytest.MonkeyP
     ("given", "message"),
     [
         ("tols=7", "tols is not a bound"),
-        ("image_pixels=7", "image_pixels is media_bytes now, with 3 bytes per pixel"),
         ("tools", "--bounds tools"),
         ("tools=0", "write more than 0"),
         ("nesting=65", "nesting can only be set by --bounds-factor"),
@@ -254,18 +254,6 @@ def test_words_of_vllm_serve_get_advice(run: Run, arguments: list[str], words: s
     result = run("serve", *arguments)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize("name", sorted(REMOVED))
-def test_a_setting_of_an_earlier_version_is_refused_with_its_replacement(
-    name: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    option = f"--{name.replace('_', '-')}"
-    for result in (run("serve", option, "1"), run("serve", f"{option}=1")):
-        assert result.exit_code == 2
-        assert f"{option} no longer exists: {REMOVED[name]}" in " ".join(result.stderr.split())
-    monkeypatch.setenv(f"ROUNDHOUSE_{name.upper()}", "1")
-    assert REMOVED[name] in " ".join(run("serve").stderr.split())
 
 
 def test_a_wrong_variable_is_named_by_its_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
