@@ -264,6 +264,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self.pipeline:
             self._deadline = self.loop.call_later(PROBE_SECONDS, self._look, PROBE_SECONDS)
         if self.cycle.scope["http_version"] == "1.0":
+            self.cycle.waiting_for_100_continue = False  # such a client would take it for the answer (RFC 9110, 10.1.1)
             _send_without_chunks(self.cycle)
         if not self.cycle.keep_alive:
             self.cycle.transport = cast(asyncio.Transport, _LastAnswer(self))
@@ -337,7 +338,23 @@ class GuardedConnection(HttpToolsProtocol):
         self._again = b"".join([*head, b"\r\n", rest])
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or BadRequest("This is not an HTTP/1.1 request.", code="invalid_http"))
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+            return
+        error = BadRequest("This is not an HTTP/1.1 request.", code="invalid_http")
+        if self.cycle is None or not (self._begun and self.cycle.scope is self.scope):
+            if self._answered():
+                self._refuse(error)
+            else:  # more than the request's length, such as one in characters instead of bytes: answer it first
+                self.cycle.keep_alive = False
+        elif self._answered():  # this request already has an answer
+            self.close_after_answer()
+        elif self._running is self.cycle and not self.cycle.response_started:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._refuse(error)
+        else:
+            self.leave()
 
     def _refuse(self, error: RoundhouseError) -> None:
         """Send an error and close, unless an answer is in progress."""
@@ -345,7 +362,7 @@ class GuardedConnection(HttpToolsProtocol):
             return
         self._refused = True
         self._bounds.idle.remove(self)
-        if not self._answered():
+        if not self._answered() and not self.cycle.disconnected:
             self.leave()
             return
         body = http_errors.encode(error)

@@ -348,6 +348,64 @@ async def test_unsupported_requests_get_a_json_error(tmp_path: Path, head: bytes
         assert len(answer.body) <= 4096
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"zz\r\n",
+        b"2\n{}\n0\n\n",
+        b"-2\r\n{}\r\n",
+        b"FFFFFFFFFFFFFFFFF\r\n",
+        b"2\r\n{}\r\n0\r\nContent-Length: 5\r\n\r\n",
+    ],
+    ids=["size", "no-cr", "negative", "overflow", "length-in-trailer"],
+)
+async def test_a_malformed_body_gets_a_json_error(tmp_path: Path, sent: bytes) -> None:
+    """Its request is in progress, but has no answer yet."""
+    head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(head + sent)
+        assert (await wire.answer()).error()["code"] == "invalid_http"
+        assert await wire.ended() == b""
+        wire.close()
+
+
+async def test_a_malformed_body_gets_no_second_answer(tmp_path: Path) -> None:
+    head = b"POST /nowhere HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(head)
+        assert (await wire.answer()).status == 404
+        await wire.send(b"zz\r\n")
+        assert await wire.ended() == b""
+        wire.close()
+
+
+async def test_a_request_is_answered_before_bytes_beyond_its_length_are_refused(tmp_path: Path) -> None:
+    """Clients that count characters instead of bytes declare too short a body."""
+    beyond = REQUESTED + "ü}".encode()
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=b"{}"))
+        for sent, answers in ((beyond, 1), (REQUESTED + beyond, 2)):
+            wire = await server.connect()
+            await wire.send(sent)
+            bodies = [await wire.answer() for _ in range(answers)]
+            assert [answer.body for answer in bodies] == [b"{}"] * answers
+            assert bodies[-1].headers["connection"] == "close"
+            assert await wire.ended() == b""
+            wire.close()
+
+
+async def test_an_http_1_0_client_gets_no_interim_answer(tmp_path: Path) -> None:
+    """It has none, and would take this for the answer, whatever it expects (RFC 9110, 10.1.1)."""
+    head = b"POST /v1/embeddings HTTP/1.0\r\n" + JSON + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}"
+    async with served(tmp_path) as server:
+        wire = await server.connect()
+        await wire.send(head)
+        assert (await wire.ended()).startswith(b"HTTP/1.1 400 ")
+        wire.close()
+
+
 async def test_a_trailer_is_no_header(tmp_path: Path) -> None:
     """It would bypass all checks of headers. RFC 9110, 6.5.1 forbids merging trailers."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\nX-First: a\r\n\r\n"
