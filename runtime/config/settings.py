@@ -1,5 +1,6 @@
 """Settings of a server, from options of `roundhouse serve` or ROUNDHOUSE_* variables."""
 
+import errno
 import ipaddress
 import json
 import os
@@ -53,8 +54,14 @@ def starter_recipes() -> tuple[Path, ...]:
 
 
 def default_data_dir() -> Path:
-    """Return ./.data in a checkout, otherwise the user's data directory."""
-    return Path(".data") if os.path.isdir(STARTER) else platformdirs.user_data_path("roundhouse")
+    """Return ./.data in a checkout, otherwise the user's data directory. Raises OSError without a home."""
+    if os.path.isdir(STARTER):
+        return Path(".data")
+    try:
+        return platformdirs.user_data_path("roundhouse")
+    except RuntimeError:
+        cause = "This user has no home folder. Name the data directory with --data-dir, or set HOME"
+        raise OSError(errno.ENOENT, cause) from None
 
 
 def default_spin(count: int) -> float:

@@ -149,7 +149,10 @@ def _memory(kind: Kind) -> HostNeed:
 
 
 def _disk(kind: Kind) -> HostNeed:
-    folder = Path(os.environ.get("HF_HOME") or cache_folder("")).expanduser()
+    try:
+        folder = Path(os.environ.get("HF_HOME") or cache_folder("")).expanduser()
+    except RuntimeError:
+        return _need("disk", False, "no home folder", "set HOME, or HF_HOME for downloaded weights", optional=True)
     free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
     how = f"{DISK[kind] / GIB:.0f} GiB for downloaded weights; set HF_HOME to use another disk"
     return _need("disk", free >= DISK[kind], f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -251,6 +252,22 @@ def test_streams_and_folders_that_cannot_be_used_are_one_line(line: str, cause: 
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.stderr == f"error: {cause}\n"
     assert done.returncode in (1, 2)
+
+
+@pytest.mark.parametrize("command", [("serve",), ("keys", "list"), ("backup", "copy")])
+def test_a_user_without_a_home_names_the_data_directory(
+    run: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # not a checkout, which has a data directory of its own
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    for name in ("XDG_DATA_HOME", "ROUNDHOUSE_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    result = run(*command)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: This user has no home folder. Name the data directory with --data-dir, or set HOME.\n",
+    )
 
 
 def test_a_log_on_a_full_disk_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import pwd
 import re
 import shlex
 import socket
@@ -57,6 +58,16 @@ def missing(kind: host.Kind = "cuda", data_dir: Path = ROOT / ".data") -> list[H
 
 def no_gpu(*_device: str) -> nvml.Gpu:
     raise nvml.NoGpu("the NVIDIA driver does not answer")
+
+
+def test_a_user_without_a_home_needs_a_place_for_weights(good: pytest.MonkeyPatch) -> None:
+    good.setenv("HOME", "")
+    good.setattr(pwd, "getpwuid", {}.__getitem__)
+    for name in ("HF_HOME", "XDG_CACHE_HOME"):
+        good.delenv(name, raising=False)
+    (need,) = missing()
+    assert (need.name, need.optional) == ("disk", True)
+    assert "HF_HOME" in need.help
 
 
 def test_a_complete_host_lacks_nothing(good: pytest.MonkeyPatch) -> None:
