@@ -40,6 +40,7 @@ from runtime.http.routes import routes
 from runtime.residency.watcher import engines_at_start
 from runtime.server.api_process import ApiProcess
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
+from runtime.server.orphans import FIRST, OrphanReaper
 from runtime.server.shutdown import ProcessWatchdog, log
 from runtime.server.slot_starter import SlotStarter
 from runtime.slots.worker import SlotLoop
@@ -196,10 +197,13 @@ class _MainProcess:
                 processes.update({name: process for name in expected if process.name.startswith(name)})
             time.sleep(0.05)
         self._started.set()
+        reaper = OrphanReaper() if os.getpid() == FIRST else None
         watchdog = ProcessWatchdog([process.pid for process in processes.values() if process.pid], self._hung_after)
         while not (
             ended := multiprocessing.connection.wait([p.sentinel for p in processes.values()], timeout=POLL_SECONDS)
         ):
+            if reaper is not None:
+                reaper.reap()
             if watchdog.is_stopped_too_long(time.monotonic()):
                 log.error("a process of the server was stopped for too long", extra={"seconds": self._hung_after})
                 end_everything(EXIT_FAILED)
