@@ -9,6 +9,7 @@ psutil is imported only when needed, because `entry` restarts the command before
 import contextlib
 import os
 import secrets
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -37,6 +38,9 @@ def restart_with_id() -> None:
     """
     os.environ.update(with_our_packages(os.environ))
     os.environ["PYTHONUTF8"] = "1"
+    os.environ.pop("PYTHONOPTIMIZE", None)  # transformers reads docstrings, and libraries rely on `assert`
+    if "error" in os.environ.get("PYTHONWARNINGS", ""):  # libraries warn of themselves, and would fail
+        del os.environ["PYTHONWARNINGS"]
     os.environ[VARIABLE] = f"{os.getpid()}-{secrets.token_hex(8)}"
     for number in range(3):  # if a service manager closed them, files opened next would be taken for them
         try:
@@ -46,6 +50,8 @@ def restart_with_id() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
+    if sys.stderr is None or not sys.stderr.isatty():  # a reload would end a server that does not listen for it yet
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

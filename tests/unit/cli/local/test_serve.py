@@ -591,6 +591,33 @@ def test_files_are_read_as_utf_8_in_any_locale(tmp_path: Path) -> None:
     assert done.stdout.lower().split() == ["utf-8", "utf-8"]
 
 
+def restarted(tmp_path: Path, code: str, **variables: str) -> str:
+    """Return the output of `code` after a restart like that of `serve`, with its log in a file."""
+    script, environment = tmp_path / "script.py", {**os.environ, "PYTHONPATH": str(root())}
+    script.write_text(
+        "import os, signal, sys\n"
+        "from runtime.cli.local import processes\n"
+        "if processes.own_id() is None: processes.restart_with_id()\n"
+        f"{code}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=root(), env={**environment, **variables}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    return done.stdout.strip()
+
+
+def test_variables_of_python_that_engines_do_not_bear_have_no_effect(tmp_path: Path) -> None:
+    """Without docstrings transformers loads no model, and vLLM does not start if warnings are errors."""
+    code = "print(sys.flags.optimize, sys.warnoptions)"
+    assert restarted(tmp_path, code, PYTHONOPTIMIZE="2", PYTHONWARNINGS="error") == "0 []"
+    assert restarted(tmp_path, code, PYTHONWARNINGS="ignore::UserWarning") == "0 ['ignore::UserWarning']"
+
+
+def test_a_reload_does_not_end_a_server_that_starts(tmp_path: Path) -> None:
+    assert restarted(tmp_path, "os.kill(os.getpid(), signal.SIGHUP); print('lives')") == "lives"
+
+
 def test_newer_tables_on_postgresql_are_refused_too(tmp_path: Path, database_url: str) -> None:
     settings = Settings(data_dir=tmp_path, run_dir=tmp_path, database=database_url)
     _check_versions(settings)  # without tables
