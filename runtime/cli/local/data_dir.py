@@ -119,7 +119,9 @@ class DataDir:
             return None
 
     def _unusable(self, error: OSError) -> RefusedError:
-        return RefusedError(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.")
+        is_folder = not isinstance(error, FileExistsError)
+        cause = error.strerror if is_folder else f"{error.filename} is a file, or a link to a folder that is missing"
+        return RefusedError(f"The data directory {self.path} cannot be used: {cause}. See --data-dir.")
 
     def _in_use(self, run: Run | None) -> str:
         who = f"the server at {run.url} (process {run.pid})" if run else "another process"

@@ -161,7 +161,7 @@ def _disk(kind: Kind) -> HostNeed:
 def _data_dir(folder: Path) -> HostNeed:
     """Where the server can write, and take uploads. One without room for uploads starts, and answers requests."""
     name, folder = "data directory", folder.absolute()
-    place = next(place for place in (folder, *folder.parents) if place.exists())
+    place = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not _is_writable(place):
         how = "look as the server's user, mount the disk writable, or name another folder: --data-dir"
         return _need(name, False, f"{folder} cannot be written", how)

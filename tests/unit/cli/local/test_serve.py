@@ -29,6 +29,7 @@ from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.local import announce, processes
 from runtime.cli.local.announce import sample_requests
 from runtime.cli.local.data_dir import DataDir
+from runtime.cli.local.host import _data_dir
 from runtime.cli.options import root
 from runtime.config import device
 from runtime.config.settings import SCALED, Settings, starter_recipes
@@ -376,6 +377,15 @@ def test_a_data_directory_on_a_full_disk_is_named_and_nothing_is_left(
     assert not run_dir.exists()
     with DataDir(tmp_path / "data", "http://x"):
         pass
+
+
+@pytest.mark.parametrize("path", ["link", "link/data"])
+def test_a_link_to_a_disk_that_is_not_mounted_is_named(tmp_path: Path, path: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "mnt")
+    cause = f"{tmp_path}/{path} cannot be used: {tmp_path}/link is a file, or a link to a folder that is missing"
+    with pytest.raises(RefusedError, match=cause), DataDir(tmp_path / path, "http://x"):
+        pass
+    assert not _data_dir(tmp_path / path).met
 
 
 def test_a_stop_on_a_disk_that_has_become_read_only_is_no_failure(
