@@ -3,11 +3,13 @@
 import errno
 import logging
 import os
+import signal
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -41,6 +43,9 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
         restart_with_id()
     from runtime.cli.local.data_dir import DataDirInUseError
 
+    # Until `run` listens for it. By default the kernel would leave the record of the run behind, and not even stop the
+    # first process of a container.
+    signal.signal(signal.SIGTERM, _leave)
     try:
         code = _run(settings, as_json)
     except DataDirInUseError as error:
@@ -49,6 +54,10 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
         raise UsageError(error.message) from None  # like everything that keeps a server out of its fleet
     if code:
         raise ServerError("A process of the server ended unexpectedly. See its log.")
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
 
 
 def _run(settings: "Settings", as_json: bool) -> int:

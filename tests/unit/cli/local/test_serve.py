@@ -566,6 +566,26 @@ def test_fronts_share_a_port_only_with_each_other() -> None:
             _take_port("127.0.0.1", port)
 
 
+def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "runtime.cli.entry",
+        "serve",
+        "--data-dir",
+        str(tmp_path),
+        "--port",
+        f"{free_port()}",
+    ]
+    with subprocess.Popen(command, cwd=root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        eventually(lambda: (tmp_path / "server.json").is_file() and (tmp_path / "server.json").stat().st_size > 0)
+        run_dir = Path(json.loads((tmp_path / "server.json").read_text())["run_dir"])
+        process.terminate()
+        assert process.wait() == 0
+    assert not run_dir.exists()
+    assert not (tmp_path / "server.json").exists()
+
+
 def test_closed_standard_streams_are_opened() -> None:
     """Some service managers close them, and the next opened files would get their numbers."""
     code = (
