@@ -154,7 +154,8 @@ from vllm.lora.ops.triton_ops import utils
 from benchmarks.gpu import tune_lora, tuning
 utils.async_tensor_h2d = lambda values, dtype, device: torch.tensor(values, dtype=dtype)  # otherwise it pins memory
 assert issubclass(OutOfResources, tune_lora.kernel_faults())
-timer = tune_lora.CudaTimer(3, "cpu")
+tune_lora.DEVICE = "cpu"
+timer = tune_lora.CudaTimer(3)
 for kind in ("SHRINK", "EXPAND_TRUE", "EXPAND_FALSE"):
     for inputs, slices in ((64, 1), (96, 1), (64, 2)):
         sides = (inputs, 16) if kind == "SHRINK" else (16, inputs)
