@@ -52,26 +52,29 @@ PROMPTS = {
 """Values of `input_type` of several vendors, with the names under which models have the matching prompt."""
 CHANGING = frozenset((
     *ADAPTER_FIELDS, "add_special_tokens", "bits", "embd_normalize", "embed_dtype", "embed_overrides",
-    "embedding_type", "embedding_types", "endianness", "instruction", "late_chunking", "modality", "normalize",
-    "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task", "truncation_side",
-    "use_activation",
+    "embedding_type", "embedding_types", "endianness", "input_type", "instruction", "late_chunking", "modality",
+    "normalize", "normalized", "output_dimension", "output_dtype", "prompt", "prompt_name", "return_multivector",
+    "task", "truncate_dim", "truncation_direction", "truncation_side", "use_activation",
 ))  # fmt: skip
-"""Fields of other servers that change vectors and are not in `EmbeddingsBody`."""
-_TEXT = {"instruction": "write it into each input", "prompt": "write it into each input"}
+"""Fields of other servers that change vectors. Each body here has some of them."""
+_SAME = {
+    "instruction": "write it into each input", "output_dimension": "send 'dimensions'",
+    "prompt": "write it into each input", "truncate_dim": "send 'dimensions'",
+}  # fmt: skip
 INSTEAD: Mapping[Dialect, Mapping[str, str]] = {
     Dialect.OPENAI: {
-        **_TEXT, "embedding_type": "send 'encoding_format'", "output_dimension": "send 'dimensions'",
+        **_SAME, "embedding_type": "send 'encoding_format'", "prompt_name": "send 'input_type'",
         "task": "send 'input_type'",
     },
-    Dialect.TEI: {**_TEXT, "output_dimension": "send 'dimensions'", "task": "send 'prompt_name'"},
+    Dialect.TEI: {**_SAME, "input_type": "send 'prompt_name'", "task": "send 'prompt_name'"},
 }  # fmt: skip
 """Advice on fields that have another name here."""
 DEFAULTS: Mapping[str, Sequence[object]] = {
     "add_special_tokens": (True,), "embd_normalize": (2,), "embed_dtype": ("float32",), "embedding_type": ("float",),
     "embedding_types": (["float"],), "endianness": ("little", "native"), "instruction": ("",),
     "late_chunking": (False,), "modality": ("text",), "normalize": (True,), "normalized": (True,),
-    "output_dtype": ("float",), "prompt": ("",), "return_multivector": (False,), "truncation_side": ("right",),
-    "use_activation": (True,),
+    "output_dtype": ("float",), "prompt": ("",), "return_multivector": (False,),
+    "truncation_direction": ("right", "Right"), "truncation_side": ("right",), "use_activation": (True,),
 }  # fmt: skip
 """Values with which those fields have no effect. Clients of vLLM, llama.cpp, Jina and Infinity send some of them."""
 

@@ -231,6 +231,9 @@ async def test_an_input_type_selects_prompts_by_several_names(
         ({"model": "embed", "input": "x", "truncate": "START"}, "truncate"),
         ({"model": "embed", "input": "x", "truncate": "end"}, "truncate"),
         ({"model": "embed", "input": "x", "task": "retrieval.query"}, "task"),
+        ({"model": "embed", "input": "x", "prompt_name": "query"}, "prompt_name"),
+        ({"model": "embed", "input": "x", "truncate_dim": 8}, "truncate_dim"),
+        ({"model": "embed", "input": "x", "truncation_direction": "left"}, "truncation_direction"),
         ({"model": "chat", "input": "x"}, "model"),
     ],
 )
@@ -362,7 +365,7 @@ async def test_teis_options_reach_the_engine(client: httpx.AsyncClient, gateway:
     "body",
     [
         {"inputs": []}, {"inputs": ""}, {}, {"inputs": "x", "model": "nobody"}, {"inputs": "x", "model": "rerank"},
-        {"inputs": "x", "truncate": True, "truncation_direction": "Left"},
+        {"inputs": "x", "truncate": True, "truncation_direction": "Left"}, {"inputs": "x", "input_type": "query"},
     ],
 )  # fmt: skip
 async def test_teis_faults_have_its_shape(client: httpx.AsyncClient, body: Any) -> None:
