@@ -84,6 +84,7 @@ _FROM_FILE = "write the JSON into a file, and send it with curl -d @file"
 _QUOTES = re.compile(rb"""'|[\[{]\s*(?:'|[A-Za-z_]+\s*:)""")
 _PYTHONS = (b"True", b"False", b"None")
 _BYTE = re.compile(r"\(byte (\d+)\)")
+_HALF_PAIR = re.compile(rb"\\u[dD][89abAB]..[^\\]")
 
 
 def _advice(body: bytes, fault: str) -> str:
@@ -95,6 +96,10 @@ def _advice(body: bytes, fault: str) -> str:
         return f" Names and texts need double quotes. Shells of Windows take them away: {_FROM_FILE}."
     if at is not None and body[int(at[1]) :].startswith(_PYTHONS):
         return " Write true, false and null in lower case."
+    # msgspec looks for the second half in what follows, and at the end calls the body truncated
+    near = body[-12:] if at is None else body[max(0, int(at[1]) - 12) :][:24]
+    if "surrogate" in fault or _HALF_PAIR.search(near):
+        return " A text has half of a surrogate pair, as if an emoji was cut in two: cut texts between characters."
     if begin and begin[:1] not in b'{["' and not begin[:1].isdigit():
         return f" It does not begin like JSON: {_FROM_FILE}."
     return "" if begin else " It is empty."

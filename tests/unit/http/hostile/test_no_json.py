@@ -20,6 +20,9 @@ IN_A_FILE = "curl -d @file"
         (b"body.json", IN_A_FILE),
         (b'{"model": "chat", "stream": True, "messages": []}', "true, false and null in lower case"),
         (b'{"model": "chat", "messages": [],}', "trailing comma in object"),
+        (b'{"model": "chat", "input": "a train \\ud83d"}', "an emoji was cut in two"),
+        (b'{"input": "a train \\uD83D", "model": "chat"}', "an emoji was cut in two"),
+        (b'{"input": "a train \\ude82", "model": "chat"}', "an emoji was cut in two"),
     ],
 )
 async def test_the_error_says_what_to_do(client: httpx.AsyncClient, path: str, body: bytes, advice: str) -> None:
