@@ -12,15 +12,16 @@ say() {
 
 # The first Python with a version for which the pinned packages have wheels. PYTHON overrides it.
 find_python() {
-    local candidate
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+    local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.14)
+    [ -z "${PYTHON:-}" ] || candidates=("$PYTHON") # a path may contain spaces
+    for candidate in "${candidates[@]}"; do
         if command -v "$candidate" >/dev/null 2>&1 &&
             "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then
             command -v "$candidate"
             return
         fi
     done
-    fail "Python 3.11 to 3.14 is needed and ${PYTHON:-python3} is not one: $(${PYTHON:-python3} --version 2>&1 | head -1). \
+    fail "Python 3.11 to 3.14 is needed and ${PYTHON:-python3} is not one: $("${PYTHON:-python3}" --version 2>&1 | head -1). \
 Install it, or name one: make serve PYTHON=/path/to/python3.12"
 }
 
@@ -94,7 +95,7 @@ take_turn() {
 why() {
     if [ "$(free_mib .)" -lt 200 ]; then
         printf 'the disk of %s is full (%s MiB free).' "$PWD" "$(free_mib .)"
-    elif [ "$(free_mib "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}}")" -lt 200 ]; then
+    elif [ "$(free_mib "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}}")" -lt 200 ]; then
         printf 'the disk of the package cache is full; UV_CACHE_DIR moves it.'
     else
         printf 'is the network there? PIP_INDEX_URL, PIP_FIND_LINKS and HTTPS_PROXY are honoured, and so is pip.conf.'

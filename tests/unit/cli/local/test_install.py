@@ -205,6 +205,15 @@ def run(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([script, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
+def test_without_a_home_the_likely_cause_of_a_failure_is_given_too() -> None:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", ". scripts/settings.sh; why"],
+        cwd=ROOT, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout
+    assert not done.stderr
+
+
 @pytest.mark.parametrize("words", ["install-clients infinity", "install-clients routing", "lock"])
 def test_without_a_suitable_python_there_is_one_clear_error(checkout: Path, words: str) -> None:
     name, *arguments = words.split()
@@ -223,16 +232,17 @@ def programs(folder: Path, **scripts: str) -> None:
 
 @pytest.mark.parametrize(
     ("named", "there", "anew"),
-    [(sys.executable, "3.14", True), (sys.executable, "{}.{}".format(*sys.version_info), False), ("", "3.14", False)],
+    [(True, "3.14", True), (True, "{}.{}".format(*sys.version_info), False), (False, "3.14", False)],
 )
-def test_the_named_python_is_used_for_the_environment(checkout: Path, named: str, there: str, anew: bool) -> None:
-    """Also if there is an environment with another suitable version."""
+def test_the_named_python_is_used_for_the_environment(checkout: Path, named: bool, there: str, anew: bool) -> None:
+    """Also if there is an environment with another suitable version, and if its path has a space."""
     shutil.copy(ROOT / "pyproject.toml", checkout)
     programs(checkout / ".venv-installer/bin", uv='echo "$@" >> said', python="exit 0")
     shutil.copy(checkout / "requirements/installer.txt", checkout / ".venv-installer/pins")
     programs(checkout / ".venv/bin", python=f"echo {there}", roundhouse="exit 0")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    environment = {"PATH": path, "PYTHON": named, "ACCELERATOR": "cuda"}
+    (checkout / "named").symlink_to(sys.executable)
+    environment = {"PATH": path, "PYTHON": str(checkout / "named") if named else "", "ACCELERATOR": "cuda"}
     script = [checkout / "scripts/install", "run"]
     subprocess.run(script, capture_output=True, text=True, check=True, timeout=240, env=environment)
     assert ("venv --quiet --clear" in (checkout / "said").read_text()) is anew
