@@ -184,7 +184,7 @@ class _Rewriter:
             raise SchemaError(where, "only references inside the schema are followed: put the other one into '$defs'")
         if reference[1:] and not reference.startswith("#/"):
             if reference[1:] not in self._anchors:
-                raise SchemaError(where, f"there is no '$anchor' {reference[1:]!r}")
+                raise SchemaError(where, "there is no such '$anchor'")
             return self._anchors[reference[1:]]
         target = Part(self._root, ())
         for key in unquote(reference[1:]).split("/")[1:]:
@@ -192,7 +192,7 @@ class _Rewriter:
             try:
                 target = target.inside(int(name) if isinstance(target.schema, list) else name)
             except (LookupError, TypeError, ValueError):
-                raise SchemaError(where, f"{reference!r} leads nowhere") from None
+                raise SchemaError(where, "it leads nowhere") from None
         return target
 
     @cached_property

@@ -139,6 +139,8 @@ Path = tuple[str | int, ...]
 CALLS = ("items", "anyOf")
 """Path to the functions in vLLM's schema for a required call, which is a list of calls of any function."""
 PARAMETERS = ("properties", "parameters")
+TAG_SCHEMA = "json_schema"
+"""The key of a function's parameters in vLLM's structural tag for calls in the model's own format."""
 FIELDS = {CHAT: "function.parameters", RESPONSES: "parameters", MESSAGES: "input_schema"}
 """The field with a function's parameters in an entry of `tools`, by dialect."""
 
@@ -146,6 +148,9 @@ FIELDS = {CHAT: "function.parameters", RESPONSES: "parameters", MESSAGES: "input
 def locate(request: ChatRequest, path: Path) -> tuple[str, Path]:
     """Map a path in the schema that vLLM built to the request's field with that schema, and the path in it."""
     choice = request.value("tool_choice")
+    calls = "tools" in request.fields and (request.requires_call() or _name(choice))
+    if calls and path[:1] == ("format",) and TAG_SCHEMA in path:
+        return _locate_in_tag(request, path)
     if "tools" in request.fields and request.requires_call():
         if path[:2] == CALLS and path[3:5] == PARAMETERS:
             return _field(request, _name(request.value("tools")[path[2]])), path[5:]
@@ -163,6 +168,12 @@ def locate(request: ChatRequest, path: Path) -> tuple[str, Path]:
         tag = request.object("structured_outputs").get("structural_tag") is not None
         return f"structured_outputs.{'structural_tag' if tag else 'json'}", path
     return "tools", path
+
+
+def _locate_in_tag(request: ChatRequest, path: Path) -> tuple[str, Path]:
+    tools, keys = request.given("tools") or [], list(path)
+    name = _name(request.value("tool_choice")) or (_name(tools[0]) if len(tools) == 1 else "")
+    return _field(request, name) if name else "tools", tuple(keys[keys.index(TAG_SCHEMA) + 1 :])
 
 
 def _name(choice: Any) -> str:

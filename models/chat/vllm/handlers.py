@@ -23,6 +23,7 @@ from cachetools import LRUCache
 from models.chat.grammars.admission import refusal
 from models.chat.requests import sandbox
 from models.chat.requests.rendering import TemplateThreads
+from models.chat.vllm.answers import required_calls
 from models.chat.vllm.answers.parser import whole_answers
 from models.messages import THINK
 from registry.errors import BadRequest
@@ -171,6 +172,7 @@ HANDLERS = {
 def patch_parsers(state: Any, tool_parser: str) -> None:
     """Patch the parsers. tool_parser: vLLM's name of the call parser; '' for none or one in the recipe's own file."""
     logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # logs each text without a call, and a traceback
+    required_calls.patch()
     for name, attribute in HANDLERS.items():
         handler = getattr(state, name, None)  # this model may not have it
         if (kind := getattr(handler, attribute, None)) is not None:

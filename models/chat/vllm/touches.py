@@ -110,6 +110,21 @@ REPLACED = (
         "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod",
     ),
     VllmPatch(
+        "vllm.tool_parsers.utils:_get_json_schema_from_tools",
+        "references in a tool's parameters lead into these, in the schema of required calls too",
+        PIN,
+        WHOLE,
+        takes="tools parallel_tool_calls",
+        also="vllm.tool_parsers.utils",
+    ),
+    VllmPatch(
+        "vllm.tool_parsers.utils:_get_tool_schema_defs",
+        "two tools may have definitions of the same name",
+        PIN,
+        WHOLE,
+        takes="tools",
+    ),
+    VllmPatch(
         "vllm.multimodal.cache.factories:_get_cache_type",
         "a request does not fail because an earlier one with the same image never reached EngineCore",
         "an upstream cache that knows what EngineCore has",
@@ -570,6 +585,13 @@ USED = (
         WHOLE,
         takes="self request",
         also="tool_choice tools text json schema_",
+    ),
+    VllmPatch(
+        "vllm.parser.abstract_parser:Parser.tool_strict_level",
+        "the arguments of calls that a request requires fit their tools' parameters",
+        "an upstream default that constrains required calls",
+        WHOLE,
+        also="tool_choice vllm.tool_parsers.tool_strict_level ToolStrictLevel PARAMETER",
     ),
     VllmPatch(
         "vllm.v1.structured_output.request:get_structured_output_key",

@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from models.chat.vllm.answers import required_calls
 from models.chat.vllm.answers.call_syntax import REQUIRED, SYNTAXES
 from models.chat.vllm.answers.readers import (
     AnswerReader,
@@ -55,6 +56,10 @@ def guarded(kind: Any) -> Any:
 
     class GuardedParser(kind):  # type: ignore[misc]
         broken = False
+
+        def adjust_request(self, request: Any) -> Any:
+            required_calls.enforce(self, request)
+            return super().adjust_request(request)
 
         def parse(self, model_output: str, *arguments: Any, **named: Any) -> Any:
             try:
@@ -102,6 +107,7 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
             self._prompt = list(prompt_token_ids)
 
         def adjust_request(self, request: Any) -> Any:
+            required_calls.enforce(self, request)
             request = super().adjust_request(request)
             if request.tool_choice == "required" and self.tool_parser and self.tool_parser.supports_required_and_named:
                 _bound_calls(request)

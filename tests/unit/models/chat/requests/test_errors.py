@@ -82,11 +82,24 @@ TOOLS = [
         ({"type": "function", "name": "f"}, ("type",), ("tools[2].parameters", ("type",))),
         (
             {"type": "function", "name": "f"},
+            ("format", "tags", 0, "content", "json_schema", "type"),
+            ("tools[2].parameters", ("type",)),
+        ),
+        ("required", ("format", "tags", 0, "content", "json_schema", "type"), ("tools", ("type",))),
+        (
+            {"type": "function", "name": "f"},
             ("items", "anyOf", 9, "properties", "parameters"),
             ("tools[2].parameters", ("items", "anyOf", 9, "properties", "parameters")),
         ),
     ],
-    ids=["any", "in a namespace", "named", "named, with a schema like that of a required call"],
+    ids=[
+        "any",
+        "in a namespace",
+        "named",
+        "named, in the model's format",
+        "any, in the model's format",
+        "named, with a schema like that of a required call",
+    ],
 )
 def test_a_fault_in_a_schema_is_in_the_tool_as_the_client_sent_it(
     choice: Any, path: errors.Path, expected: tuple[str, errors.Path]
