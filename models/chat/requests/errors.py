@@ -44,6 +44,8 @@ TEXT_ONLY = "is not a multimodal model"
 """End of a message of vLLM that contains the engine's name of the model (a digest, or the base)."""
 SEND_TEXT = "This model reads text only: leave out images, sounds and videos."
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
+SENT_AS = {"max_tokens": ("max_completion_tokens", "max_output_tokens"), "stop": ("stop_sequences",)}
+"""Names of fields in vLLM's messages, and those under which other dialects send them."""
 _WORDS = re.compile(r"\b[a-z][a-z_]*")
 _COUNTS = re.compile(r"maximum context length is (\d+) tokens\..* contains (?:at least )?(\d+) input tokens")
 """Sizes of context and prompt in vLLM's message. Claude Code reads both from Anthropic's message."""
@@ -89,6 +91,8 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
         if parameter.startswith("logprobs,") and request.has("top_logprobs"):  # only Completions has that number
             named = {**error, "message": text, "param": "top_logprobs"}
             return msgspec.json.encode({**whole, "error": named})
+        if (renamed := _as_sent(error, request)) is not None:
+            return msgspec.json.encode({**whole, "error": renamed})
         if error.get("param") is not None:
             return data
         if text.endswith(TEXT_ONLY) or str(error.get("message")).endswith(TEXT_ONLY):
@@ -100,6 +104,16 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
     words = _WORDS.findall(str(error.get("message")))
     param = next((numbers[word] for word in words if word in numbers), None)
     return data if param is None else msgspec.json.encode({**whole, "error": {**error, "param": param}})
+
+
+def _as_sent(error: Mapping[str, Any], request: ChatRequest) -> dict[str, Any] | None:
+    """Call a field by the name that the client sent; None if the error is about none that vLLM knows by another."""
+    message = str(error.get("message"))
+    for name, others in SENT_AS.items():
+        sent = next((other for other in others if request.has(other)), None)
+        if sent is not None and not request.has(name) and message.startswith(f"{name} "):
+            return {**error, "message": message.replace(name, sent), "param": sent}
+    return None
 
 
 def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict[str, Any]:

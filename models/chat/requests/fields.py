@@ -243,6 +243,12 @@ def _check_messages(request: ChatRequest, hints: Leniency, knows_effort: bool) -
         advice = "output_config.effort: this model knows no effort of reasoning: leave it out."
         hints.leave_out(advice, "output_config", "effort")
     _check_tools(request, hints)
+    if request.object("tool_choice").get("type") in ("any", "tool") and not request.items("tools"):
+        raise BadRequest(
+            "tool_choice: it demands a call, but there are no 'tools': send some, or leave it out.",
+            param="tool_choice",
+            code="invalid_value",
+        )
 
 
 def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:

@@ -101,7 +101,11 @@ def patch_messages(handler: Any) -> None:
     """Patch the handler for Messages of vLLM's application; None if the model has no Messages."""
     if handler is None:
         return
-    create = handler.create_chat_completion
+    create, render = handler.create_chat_completion, handler.render_chat_request
+
+    async def rendered(request: Any, *more: Any, **named: Any) -> Any:
+        _as_meant(request, handler)  # a call that only counts the tokens comes here without `created`
+        return await render(request, *more, **named)
 
     async def created(request: Any, *more: Any, **named: Any) -> Any:
         _as_meant(request, handler)
@@ -110,7 +114,7 @@ def patch_messages(handler: Any) -> None:
             return _pieces(answer)
         return answer
 
-    handler.create_chat_completion = created
+    handler.create_chat_completion, handler.render_chat_request = created, rendered
     _switch_off_by_template(handler)
     logging.getLogger("vllm.entrypoints.anthropic.serving").addFilter(_is_unknown)
 

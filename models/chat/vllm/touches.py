@@ -375,6 +375,13 @@ REPLACED = (
         takes="self request",
     ),
     VllmPatch(
+        "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.render_chat_request",
+        "Messages: counts the tokens of a begun answer as they are when it goes on",
+        PIN,
+        MESSAGES,
+        takes="self request",
+    ),
+    VllmPatch(
         "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.online_renderer",
         "Messages: goes on from a begun answer, and switches thinking on where it is requested",
         PIN,

@@ -123,6 +123,7 @@ TABLE = [
     Advice("send 'stop_sequences'", MESSAGES, {"stop": ["a"]}, {"stop_sequences": ["a"]}),
     Advice("send 'output_config'", MESSAGES, {"response_format": {"type": "json_object"}},
            {"output_config": {"format": {"type": "json_schema", "schema": LIGHT}}}),
+    Advice("there are no 'tools': send some, or leave it out", MESSAGES, {"tool_choice": {"type": "any"}}, {}),
     Advice("send 'prompt', or the request to /v1/chat/completions", TEXT, {"messages": HELLO}, {}),
     Advice("this model knows no effort of reasoning: leave it out", MESSAGES, {"output_config": {"effort": "low"}}, {},
            strict=True),

@@ -80,6 +80,9 @@ def test_tokens_of_a_message_are_counted(claude: Anthropic) -> None:
     counted = claude.messages.count_tokens(**requested).input_tokens
     assert counted == claude.messages.create(**requested, max_tokens=1).usage.input_tokens
     assert claude.messages.count_tokens(**requested, system="be brief").input_tokens == counted + len("be brief") + 2
+    requested["messages"] = [*HELLO, {"role": "assistant", "content": "Hello!"}]
+    counted = claude.messages.count_tokens(**requested).input_tokens
+    assert counted == claude.messages.create(**requested, max_tokens=1).usage.input_tokens
 
 
 def test_anthropics_errors(claude: Anthropic) -> None:

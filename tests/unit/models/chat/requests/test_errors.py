@@ -67,6 +67,20 @@ def test_a_number_of_logprobs_has_its_fields_name(path: str) -> None:
     assert errors.add_param(of_its_type.encode(), request) == of_its_type.encode()
 
 
+@pytest.mark.parametrize(
+    ("path", "sent", "name"),
+    [
+        ("/v1/chat/completions", {"max_completion_tokens": 0}, "max_completion_tokens"),
+        ("/v1/chat/completions", {"max_tokens": 0, "max_completion_tokens": 9}, "max_tokens"),
+        ("/v1/responses", {"max_output_tokens": 0}, "max_output_tokens"),
+    ],
+)
+def test_a_field_is_called_as_the_client_sent_it(path: str, sent: Any, name: str) -> None:
+    error = {"message": "max_tokens must be at least 1, got 0.", "param": "max_tokens"}
+    data = errors.add_param(json.dumps({"error": error}).encode(), ChatRequest(path, json.dumps(sent).encode()))
+    assert json.loads(data) == {"error": {"message": f"{name} must be at least 1, got 0.", "param": name}}
+
+
 TOOLS = [
     {"type": "web_search"},
     {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "inner"}]},
