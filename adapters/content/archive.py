@@ -7,6 +7,7 @@ the adapter are skipped.
 
 import gzip
 import os
+import re
 import stat
 import tarfile
 import zipfile
@@ -26,6 +27,8 @@ MOST_EXTENDED = 16 << 10
 """Most bytes of one extended header of a tar: long names and attributes. tarfile searches it in quadratic time."""
 MOST_EXTENDED_ALL = 256 << 10
 """Most bytes of all extended headers together."""
+DRIVE = re.compile(r"[A-Za-z]:")
+"""The beginning of an absolute path of Windows."""
 
 
 _EXTENDED = (
@@ -122,7 +125,7 @@ class _Extractor:
         if self._count > self.bounds.unpacked_files:
             raise _Refused(f"It has more than {self.bounds.unpacked_files} members.")
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in (path.parts or ("",))[0]:
+        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or DRIVE.match(name):
             raise _Refused(f"Member {quote_value(name)} points outside of it.")
         if kind not in ("file", "folder"):
             raise _Refused(f"Member {quote_value(name)} is a {kind}; only regular files are accepted.")

@@ -114,9 +114,13 @@ def judge(data: bytes, tmp_path: Path, bounds: Bounds = LIMITS) -> tuple[list[st
     [
         tar(GOOD), tar(GOOD, "w"), zipped(GOOD), zipped(GOOD, zipfile.ZIP_STORED), tar(nested("mine/")),
         zipped(nested("mine/")), tar(nested("./")), tar({**GOOD, "README.md": b"hello", "sub/notes.txt": b"x"}),
-        tar(GOOD, extra=member(tarfile.DIRTYPE, "folder")), extended(b"1010 a=" + b"x" * 1002 + b"\n"),
+        tar(nested("run-10:30:15/")), tar(GOOD, extra=member(tarfile.DIRTYPE, "folder")),
+        extended(b"1010 a=" + b"x" * 1002 + b"\n"),
     ],
-    ids=["tar.gz", "tar", "zip", "stored-zip", "folder", "zip-folder", "dot", "others", "directory", "attributes"],
+    ids=[
+        "tar.gz", "tar", "zip", "stored-zip", "folder", "zip-folder", "dot", "others", "time", "directory",
+        "attributes",
+    ],
 )  # fmt: skip
 def test_good_archives_are_unpacked_to_the_two_files(data: bytes, tmp_path: Path) -> None:
     assert judge(data, tmp_path) == ([], GOOD)
