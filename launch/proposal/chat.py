@@ -232,7 +232,7 @@ def _dtype(draft: Draft, facts: ChatFacts, machine: Machine, quantized: str) -> 
 def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine) -> None:
     name = facts.detected.architecture
     if not vllm_source.takes_adapters(name):
-        if draft.requested.get("memory.adapters.device"):
+        if draft.requested_value("memory.adapters.device"):
             raise Unfit(
                 f"vLLM has no LoRA for {name}: leave memory.adapters.device out.",
                 code="unknown_architecture",
@@ -240,7 +240,7 @@ def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machi
             )
         draft.pick("memory.adapters", {"device": 0, "host": 0}, f"vLLM has no LoRA for {name}")
         return
-    requested, rank = draft.requested.get("memory.adapters.device"), draft.requested.get("memory.adapters.max_rank")
+    requested, rank = map(draft.requested_value, ("memory.adapters.device", "memory.adapters.max_rank"))
     rank = rank if isinstance(rank, int) else RANK
     place_bytes = adapter_place_bytes(facts.weights, shape, rank, 2)
     staged = place_bytes if machine.kind == "cpu" else 0

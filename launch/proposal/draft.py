@@ -54,6 +54,18 @@ class Draft:
             self.choices.append(DraftValue(key, value, why))
         return value
 
+    def requested_value(self, key: str) -> object:
+        """Return what the client requested for `key`, also in a mapping for one of its parents. None if nothing."""
+        parents, missing = key.split("."), list[str]()
+        while parents:
+            if (above := ".".join(parents)) in self.requested:
+                value = self.requested[above]
+                for part in missing:
+                    value = value.get(part) if isinstance(value, dict) else None
+                return value
+            missing.insert(0, parents.pop())
+        return None
+
     @property
     def data(self) -> dict[str, Any]:
         """The recipe's plain values."""

@@ -84,10 +84,18 @@ def test_products_of_8_bits_on_a_cpu_leave_no_places(machine: Machine, form: str
     assert chat("Qwen2.5-1.5B-Instruct", machine, more=quantized).recipe.memory.adapters.device == places
 
 
-def test_places_that_are_requested_where_vllm_has_no_lora_are_refused() -> None:
-    """The error used to be that memory.adapters.host must be at least device."""
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"memory.adapters.device": 2},
+        {"memory.adapters": {"device": 2, "host": 2}},
+        {"memory": {"adapters": {"device": 2, "host": 2}}},
+    ],
+)
+def test_places_that_are_requested_where_vllm_has_no_lora_are_refused(overrides: dict[str, object]) -> None:
+    """The error used to be that memory.adapters.host must be at least device, or came from vLLM with each load."""
     with pytest.raises(Unfit, match=r"vLLM has no LoRA for GPT2LMHeadModel: leave memory\.adapters\.device out"):
-        chat("gpt2", overrides={"memory.adapters.device": 2})
+        chat("gpt2", overrides=overrides)
 
 
 @pytest.mark.parametrize(
