@@ -65,6 +65,8 @@ class AdapterConfig(BaseModel):
     use_rslora: bool = False
     target_modules: _Names | None = None
     target_regex: str | None = None
+    target_parameters: _Names = []
+    """Refused; kept to explain its layers, which `target_modules` lacks."""
     exclude_modules: _Names = []
     exclude_regex: str | None = None
     layers_to_transform: _Layers = []
@@ -134,7 +136,10 @@ def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConf
     except ValidationError as error:
         for fault in error.errors():
             location = ".".join(map(str, fault["loc"]))
-            faults.add(f"adapter_config.json: {location}: {fault['msg']} (it is {quote_value(fault['input'])}).")
+            if fault["type"] == "missing":
+                faults.add(f"adapter_config.json: {location} is missing: peft writes it with save_pretrained.")
+            else:
+                faults.add(f"adapter_config.json: {location}: {fault['msg']} (it is {quote_value(fault['input'])}).")
         return None, notes
     return (config if _is_usable(config, bounds.adapter_patterns, faults) else None), notes
 

@@ -40,12 +40,17 @@ def is_shadow(path: PurePosixPath) -> bool:
 KINDS: Mapping[str, str] = {
     "ADALORA": f"AdaLoRA puts trained values between the two halves. {MERGE}",
     **dict.fromkeys(
-        ("LOHA", "LOKR", "IA3", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA", "LN_TUNING", "VBLORA", "BONE", "XLORA",
+        ("LOHA", "LOKR", "IA3", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA", "LN_TUNING", "VBLORA", "BONE",
          "MISS", "RANDLORA", "SHIRA", "C3A", "ROAD", "WAVEFT"),
         f"The engine's places hold only plain LoRA. {MERGE}",
     ),
     **dict.fromkeys(
-        ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT"),
+        ("XLORA", "POLY"),
+        "It mixes several adapters anew for each input, which cannot be merged: train one LoRA instead.",
+    ),
+    **dict.fromkeys(
+        ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT",
+         "CARTRIDGE"),
         "It trains inputs of the network instead of weights, which the engine does not support: train LoRA instead.",
     ),
 }  # fmt: skip

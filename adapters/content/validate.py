@@ -270,7 +270,7 @@ def _check_targets(config: AdapterConfig, shapes: BaseShapes, adapted: set[str],
         targeted = config.targets(module)
         if targeted and module not in adapted:
             faults.at(module, "target_modules includes this layer, but the file does not: is the file complete?")
-        elif module in adapted and not targeted:
+        elif module in adapted and not targeted and not config.target_parameters:
             faults.at(module, "the file includes this layer, but target_modules does not; peft would ignore it.")
 
 

@@ -45,6 +45,13 @@ def test_one_fault_in_all_layers_is_reported_once(folder: Path, base: Base) -> N
     assert "and 10 more" in fault
 
 
+def test_layers_of_target_parameters_are_not_called_ignored(folder: Path, base: Base) -> None:
+    """peft lists them apart from `target_modules`, and uses them."""
+    write_adapter(folder, settings={"target_modules": ["q_proj"], "target_parameters": ["mlp.up_proj.weight"]})
+    (fault,) = judge(folder, base).faults
+    assert "LoRA on bare parameters" in fault
+
+
 def test_many_faults_are_cut_to_a_readable_number(folder: Path, base: Base) -> None:
     write_adapter(folder, settings={f"use_{number}": True for number in range(200)})
     faults = judge(folder, base).faults

@@ -145,6 +145,8 @@ ZOO: list[Bad] = [
     _set("lora-bias", "lora_bias", lora_bias=True),
     _set("trained-tokens", "trainable_token_indices", trainable_token_indices=[1, 2]),
     _set("target-parameters", "target_parameters", target_parameters=["mlp.experts.gate_up_proj"]),
+    _text("alpha-missing", json.dumps(config()).replace('"lora_alpha"', '"alpha"'), "lora_alpha is missing"),
+    _set("x-lora", "cannot be merged", peft_type="XLORA"),
     _set("layer-replication", "layer_replication", layer_replication=[[0, 2], [1, 2]]),
     _set("activated-lora", "alora_invocation_tokens", alora_invocation_tokens=[5]),
     _set("qalora", "use_qalora", use_qalora=True),
