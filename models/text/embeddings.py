@@ -86,7 +86,7 @@ class EmbeddingEngine(TextEngine[Row]):
             vectors=vectors.tobytes(),
             dimensions=int(vectors.shape[1]),
             tokens=counts,
-            warning=_cut_warning(inputs) if request.truncate is None else "",
+            warning=self._cut_warning(inputs) if request.truncate is None else "",
         )
         return result, Usage(prompt_tokens=sum(counts), batch=batch)
 
@@ -118,6 +118,15 @@ class EmbeddingEngine(TextEngine[Row]):
         truncate = self._truncates if request.truncate is None else request.truncate
         inputs = tokens.inputs(request.inputs, prompt, truncate, going)
         return [given._replace(prompt=length) for given in inputs] if length else inputs
+
+    def _cut_warning(self, inputs: Sequence[Ids]) -> str:
+        """Return a warning about inputs that were cut; '' if none was."""
+        assert self._embedder is not None
+        cut = [index for index, given in enumerate(inputs) if given.is_cut]
+        if not cut:
+            return ""
+        context = self._embedder.tokens.context
+        return f"inputs were cut to this model's {context} tokens: {len(cut)} of {len(inputs)}, first input {cut[0]}"
 
     def _prompt(self, name: str | None, instead: Sequence[str]) -> str:
         if name is None:
@@ -177,15 +186,6 @@ def cosine(one: Row, other: Row) -> float:
     """Return the cosine of two vectors. A vector of zeros has 1 to another one, and 0 to all others."""
     lengths = np.linalg.norm(one) * np.linalg.norm(other)
     return float(one @ other / lengths) if lengths else float(np.array_equal(one, other))
-
-
-def _cut_warning(inputs: Sequence[Ids]) -> str:
-    """Return a warning about inputs that were cut; '' if none was."""
-    cut = [index for index, given in enumerate(inputs) if given.is_cut]
-    if not cut:
-        return ""
-    context = len(inputs[cut[0]].ids)
-    return f"inputs were cut to this model's {context} tokens: {len(cut)} of {len(inputs)}, first input {cut[0]}"
 
 
 def _listed(value: object) -> list[object]:

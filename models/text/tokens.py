@@ -34,7 +34,7 @@ class Ids(NamedTuple):
     types: list[int] | None = None
     prompt: int = 0
     is_cut: bool = False
-    """Whether it was longer than the context."""
+    """Whether it was longer than the context, or its end was not read."""
 
 
 def always() -> None:
@@ -203,7 +203,8 @@ class Tokens:
                     param="input",
                 )
             whole = [*self.template.before, *ids[:room], *self.template.after]
-            result.append(Ids(whole, is_cut=len(ids) > room))
+            unread = truncate and isinstance(given, str) and len(prompt + given) > SPARSE * (room + 1) + MARGIN
+            result.append(Ids(whole, is_cut=len(ids) > room or unread))
             if not whole:
                 raise BadRequest(
                     f"Input {index} has no tokens: this model's tokenizer drops all of its content. Send other text.",

@@ -186,6 +186,12 @@ def test_an_input_says_whether_it_was_cut() -> None:
     assert [len(given.ids) for given in found] == [CONTEXT] * 5
 
 
+def test_an_input_whose_end_is_not_read_counts_as_cut() -> None:
+    blanks = " " * (SPARSE * (CONTEXT - 1) + MARGIN)
+    found = TOKENS["WordPiece"].inputs([f"steam{blanks}"[: len(blanks)], f"steam{blanks}rail"], "", truncate=True)
+    assert [given.is_cut for given in found] == [False, True]
+
+
 def test_token_lists_may_have_all_special_tokens_or_none() -> None:
     tokens = TOKENS["WordPiece"]
     (cls,), (sep,) = tokens.template.before, tokens.template.after
