@@ -65,6 +65,7 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
         arguments["device_map"] = "meta"
     if "attn_implementation" in flags:
         arguments["attn_implementation"] = flags["attn_implementation"]
+    missing_config.refuse_conversion(path, make.__name__)
     if not flags.get("trust_remote_code"):
         missing_config.refuse_other_functions(path)
     with missing_config.collect_missing_weights() as missing:
@@ -75,6 +76,7 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
             trust_remote_code=bool(flags.get("trust_remote_code", False)),
             model_kwargs=arguments,
         )
+    missing_config.refuse_without_network(model)
     missing_config.refuse_routes(model)
     missing_config.refuse_missing_weights(missing, type(model[0].model).__name__)
     missing_config.read_plainly(model[0], path)

@@ -41,6 +41,28 @@ def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
         )
 
 
+def refuse_conversion(path: Path, library_class: str) -> None:
+    """Refuse files of another kind of model, of which the library would make means over the tokens.
+
+    library_class: the class that is to open them.
+    """
+    kind = read_object(path / "config_sentence_transformers.json").get("model_type") or library_class
+    if library_class == "SentenceTransformer" and kind != library_class:
+        raise EngineFailed(
+            f"it was saved as a {kind}, so its vectors of texts would be means that it was not trained for: add a "
+            "SentenceTransformer" + (", or give its recipe the task rerank" if kind == "CrossEncoder" else "")
+        )
+
+
+def refuse_without_network(model: Any) -> None:
+    """Refuse first steps that are no transformer, such as tables of static embeddings."""
+    if getattr(model[0], "model", None) is None:
+        raise EngineFailed(
+            f"it begins with {type(model[0]).__name__}; only models that begin with a Transformer are served: add one "
+            "of those"
+        )
+
+
 def refuse_routes(model: Any) -> None:
     """Refuse separate steps for queries and documents, which are not distinguished here."""
     if any(type(module).__name__ in ("Router", "Asym") for module in model):

@@ -358,6 +358,25 @@ async def test_separate_steps_for_queries_are_refused_at_the_load(tmp_path: Path
         await vectors(tmp_path / "saved", ["steam"])
 
 
+@pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder", "CrossEncoder"])
+async def test_a_model_of_another_kind_is_not_averaged(tmp_path: Path, kind: str) -> None:
+    """The library would make a SentenceTransformer of it, whose vectors mean nothing."""
+    folder = write(tmp_path / "model", bert())
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(EngineFailed, match=f"saved as a {kind}"):
+        await vectors(folder, ["steam"])
+
+
+async def test_a_model_without_a_network_is_refused_at_the_load(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    tokens = Tokenizer.from_file(str(minilm() / "tokenizer.json"))
+    SentenceTransformer(modules=[StaticEmbedding(tokens, embedding_dim=4)], device="cpu").save(str(tmp_path))
+    with pytest.raises(EngineFailed, match="begins with StaticEmbedding; only models that begin with a Transformer"):
+        await vectors(tmp_path, ["steam"])
+
+
 async def test_a_network_that_also_sees_is_refused_at_the_load(tmp_path: Path) -> None:
     import torch
     from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
