@@ -27,6 +27,7 @@ from models.chat.requests.request import CHAT, COUNTING, INPUT_TOKENS, PATHS, RE
 from models.chat.sleep import Sleeper
 from models.chat.vllm import accounting, launch, prewarm
 from models.chat.vllm.accounting import METER, UsageMeter, meter_requests, undo_failed
+from models.chat.vllm.answers.pace import pace_logprobs
 from models.chat.vllm.handlers import TEMPLATE
 from models.lifecycle import LoadPhases
 from models.messages import (
@@ -174,6 +175,7 @@ class VllmEngine:
         """Build vLLM's application on top of the engine with all checks that a call passes, and warm it up."""
         meter_requests(self._engine.output_processor)
         undo_failed(self._engine)
+        pace_logprobs(self._engine)
         self._app = await launch.application(self._engine, arguments)
         self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
         effort = fields.knows_effort(path, recipe.engine.flags)

@@ -339,6 +339,14 @@ REPLACED = (
         also="max_tokens structured_outputs abort",
     ),
     VllmPatch(
+        "vllm.v1.engine.core_client:AsyncMPClient.get_output_async",
+        "pauses between steps with many logprobs, or serialising them blocks the slot until its engine counts as hung",
+        "an upstream pause in `output_handler` between steps, too",
+        ANSWERS,
+        takes="self",
+        also="engine_core outputs new_logprobs logprob_token_ids",
+    ),
+    VllmPatch(
         "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
         "compiles at a lower priority, and ends a request whose grammar takes too long in the steps",
         "bounds on grammars in vLLM",

@@ -1,6 +1,7 @@
 """The chat engine on the real vLLM: progress, exact counts, names, aborts."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -9,12 +10,13 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from models.chat.answers.completions import NAMES
 from models.chat.engine import ChatCall
 from models.chat.vllm import core, handlers, launch
+from models.chat.vllm.answers import pace
 from models.messages import Chunk, Progress, ResponseStart, Usage
 from registry.errors import BadRequest
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat import nasty as chat_nasty
 from tests.contract.chat.nasty import CHAT, MESSAGES, RESPONSES, TEXT
-from tests.contract.chat_engine.bench import Bench
+from tests.contract.chat_engine.bench import Answer, Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
@@ -174,6 +176,22 @@ async def test_a_cancelled_task_aborts_in_the_engine(bench: Bench, stream: bool,
     assert 5 <= usage.completion_tokens < 500 * n
     await bench.engine.ping()
     assert call.usage == usage, "nothing was computed after the abort"
+
+
+async def test_a_stream_takes_the_logprobs_of_each_step_by_themselves(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a slot that is behind takes them in ever larger pieces, until its engine counts as hanging."""
+    monkeypatch.setattr(pace, "TURN", 1)
+    body = {"prompt": "x", "max_tokens": 200, "logprobs": 5, "stream": True, "ignore_eos": True}
+    call, parts = bench.begin(TEXT, body), b""
+    async for event in call:
+        if isinstance(event, Chunk):
+            if not parts:
+                time.sleep(0.3)  # noqa: ASYNC251, like the serialisation of many logprobs
+            parts += event.data
+    sizes = [len(one["choices"][0]["logprobs"]["tokens"]) for one in Answer(200, parts, call.usage).events]
+    assert (sum(sizes), max(sizes)) == (200, 1)
 
 
 async def test_a_closed_call_is_aborted_in_the_engine(bench: Bench) -> None:

@@ -1,1 +1,1 @@
-"""Answers that vLLM generates: reasoning, text, tool calls and the bytes of tokens."""
+"""Answers that vLLM generates: reasoning, text, tool calls, bytes and logprobs of tokens."""
