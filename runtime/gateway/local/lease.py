@@ -31,6 +31,10 @@ TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default",
 """OpenAI's names for the classes."""
 CONTINUED = {"add_generation_prompt": False, "continue_final_message": True}
 """vLLM's fields for continuing the last message."""
+WITHOUT_REASONING = {"reasoning_effort": "none", "chat_template_kwargs": None}
+"""vLLM's fields for models that reason, since their reasoning would come before the beginning."""
+GPT_OSS = "openai_gptoss"
+"""The reasoning parser of gpt-oss, which refuses that effort, and whose answers vLLM does not continue."""
 SYSTEM_ROLES = ("system", "developer")
 STOP_FIELDS: Mapping[str, str] = {
     "/v1/chat/completions": "stop",
@@ -132,7 +136,7 @@ class LocalLease:
         served = self._adapter.digest if self._adapter else self.entry.model
         tier = TIERS[context.service_class] if context.hints.echoes_class else ""
         repeated = {"service_tier": tier} if tier and call.path == "/v1/responses" else {}
-        begun = CONTINUED if call.continues else {}
+        begun = self._begun() if call.continues else {}
         body = {**call.body, **defaults(self.entry.recipe, call.path, call.body)}
         return HttpCall(
             path=call.path,
@@ -147,6 +151,11 @@ class LocalLease:
             strict=context.preference.strict,
             trace=dict(trace.headers) if trace else {},
         )
+
+    def _begun(self) -> Mapping[str, Any]:
+        flags = self.entry.recipe.engine.flags
+        parser = flags.get("reasoning_parser") or flags.get("reasoning-parser")
+        return CONTINUED if parser in (None, "", GPT_OSS) else {**CONTINUED, **WITHOUT_REASONING}
 
     def _salt(self, call: ChatPayload) -> dict[str, str]:
         """Separate the prefix caches of teams, since timing would reveal other teams' prompts."""

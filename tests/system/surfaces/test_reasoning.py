@@ -219,6 +219,10 @@ def test_ollamas_client_gets_reasoning_and_calls(thinker: Server) -> None:
     requested: Any = [{"role": "user", "content": BOTH}]
     thought = client.chat("thinker", [{"role": "user", "content": SUM}], think=True, options={"temperature": 0})
     assert (thought.message.thinking, thought.message.content) == (THOUGHT, "It is 4.")
+    begun = [{"role": "user", "content": SUM}, {"role": "assistant", "content": "It is "}]
+    for think in (None, True):
+        rest = client.chat("thinker", begun, think=think, options={"temperature": 0}).message
+        assert (rest.thinking, rest.content) == (None, "4.")
     whole = client.chat("thinker", requested, tools=TOOLS, options={"temperature": 0})
     parts = list(client.chat("thinker", requested, tools=TOOLS, stream=True, options={"temperature": 0}))
     for messages in ([whole.message], [part.message for part in parts]):
