@@ -19,7 +19,7 @@ from models.speech.audio import Recording, Samples
 from models.speech.decoder import RATE
 from models.speech.libraries import lean, trim
 from models.speech.model import SpeechModel, WindowRequest, WindowResult
-from models.speech.windows import Block, Piece, Window, read
+from models.speech.windows import PAD, Block, Piece, Window, read
 
 SEEK_STEP = RATE // 2
 """Least samples by which windows advance without voice detection."""
@@ -183,11 +183,16 @@ class TranscriptionRun:
             if not text.strip():
                 continue
             self._tokens += len(segment.tokens)
+            # padding is silent, so a segment that reaches only into the padding of another stretch is not in it
+            start, end = window.span(segment.start, segment.end, PAD / RATE)
+            spans = [window.span(word.start, word.end) for word in segment.words]
+            if spans:
+                start, end = spans[0][0], spans[-1][1]
             yield Segment(
                 id=self._count,
                 seek=round(window.pieces[0].start * 100),
-                start=round(window.time(segment.start), 2),
-                end=round(max(window.time(segment.end, end=True), window.time(segment.start)), 2),
+                start=round(start, 2),
+                end=round(end, 2),
                 text=text,
                 tokens=segment.tokens,
                 temperature=result.temperature,
@@ -195,13 +200,8 @@ class TranscriptionRun:
                 compression_ratio=result.compression_ratio,
                 no_speech_prob=result.no_speech_prob,
                 words=[
-                    Word(
-                        start=round(window.time(word.start), 2),
-                        end=round(max(window.time(word.end, end=True), window.time(word.start)), 2),
-                        word=word.word,
-                        probability=word.probability,
-                    )
-                    for word in segment.words
+                    Word(start=round(start, 2), end=round(end, 2), word=word.word, probability=word.probability)
+                    for word, (start, end) in zip(segment.words, spans, strict=True)
                 ]
                 if self._request.word_timestamps
                 else None,

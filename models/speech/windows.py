@@ -7,6 +7,7 @@ the next part, so it is processed again from its start. `Packer` packs stretches
 `read` yields blocks of windows as samples arrive from the decoder.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,13 +50,37 @@ class Window:
         """The window's end in the recording."""
         return self.pieces[-1].start + self.pieces[-1].length
 
-    def time(self, inside: float, *, end: bool = False) -> float:
-        """Map a time in the window to the recording. At a seam, an `end` belongs to the earlier stretch."""
-        nearest = self.pieces[0]
-        for piece in self.pieces:
+    def span(self, start: float, end: float, reach: float = math.inf) -> tuple[float, float]:
+        """Map the start and end of a word, or with a reach of a segment, to the recording.
+
+        Only `reach` seconds or less beyond a seam are dropped, so that they do not extend over the silence that was
+        removed there. A word is in one stretch: the one that contains more of it.
+        """
+        first, last = self._piece(start), self._piece(end, end=True)
+        while first < last:
+            before, after = self.pieces[first + 1].at - start, end - self.pieces[last].at
+            if min(before, after) > reach:
+                break
+            if before < after:
+                first += 1
+                start = self.pieces[first].at
+            else:
+                end = self.pieces[last].at
+                last -= 1
+        begun = self._mapped(first, start)
+        return begun, max(begun, self._mapped(max(first, last), end))
+
+    def _piece(self, inside: float, *, end: bool = False) -> int:
+        """Return the number of the stretch that contains a time. At a seam, an `end` belongs to the earlier one."""
+        found = 0
+        for number, piece in enumerate(self.pieces):
             if piece.at < inside or (piece.at == inside and not end):
-                nearest = piece
-        return nearest.start + min(max(inside - nearest.at, 0.0), nearest.length)
+                found = number
+        return found
+
+    def _mapped(self, number: int, inside: float) -> float:
+        piece = self.pieces[number]
+        return piece.start + min(max(inside - piece.at, 0.0), piece.length)
 
 
 def join_stretches(stretches: Sequence[Stretch], window: int) -> list[Stretch]:

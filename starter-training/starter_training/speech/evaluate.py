@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from models.speech.decoder import RATE
 from models.speech.engine import VAD_THRESHOLD
 from models.speech.model import SpeechModel, WindowRequest
-from models.speech.windows import Packer, VoiceDetector
+from models.speech.windows import PAD, Packer, VoiceDetector
 from registry.base.processor import cores
 from registry.recipes.definition import WindowSpec
 from registry.recipes.loading import load_recipes
@@ -140,7 +140,7 @@ def served(folder: Path, window: WindowSpec) -> Transcriber:
         windows = [one for one in [*found, packer.flush()] if one is not None]
         received = model.run([WindowRequest(model.features(window.audio), window.seconds) for window in windows])
         return [
-            (text, one.time(stated.start), one.time(stated.end, end=True))
+            (text, *one.span(stated.start, stated.end, PAD / RATE))
             for one, answer in zip(windows, received, strict=True)
             for stated, text in zip(answer.segments, answer.texts, strict=True)
             if text.strip() and not answer.silent

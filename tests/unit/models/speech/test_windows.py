@@ -14,7 +14,7 @@ from models.speech.audio import Samples
 from models.speech.decoder import RATE
 from models.speech.model import APPEND, PREPEND
 from models.speech.segments import TimedSegment, place_words, shorten_words, split
-from models.speech.windows import Packer, join_stretches
+from models.speech.windows import Packer, Piece, Window, join_stretches
 
 STRETCHES = st.lists(
     st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15
@@ -46,9 +46,32 @@ def test_windows_contain_all_speech_once_with_its_times(stretches: list[tuple[in
         assert 0 < len(window.audio) <= most
         for place in (0, len(window.audio) // 2, len(window.audio) - 1):
             original = window.audio[place] / RATE + 7
-            assert window.time(place / RATE) == pytest.approx(original, abs=1e-2)
+            assert window.span(place / RATE, place / RATE)[0] == pytest.approx(original, abs=1e-2)
     for before, after in pairwise(windows):
         assert len(before.audio) + round(after.pieces[0].length * RATE) > most  # no window was closed too soon
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "word", "segment"),
+    [
+        (1.0, 2.0, (4.0, 5.0), (4.0, 5.0)),
+        (2.0, 3.0, (20.0, 21.0), (20.0, 21.0)),
+        (1.5, 2.1, (4.5, 5.0), (4.5, 5.0)),  # a little of the next stretch
+        (1.9, 2.5, (20.0, 20.5), (20.0, 20.5)),  # a little of the previous one
+        (1.7, 2.2, (4.7, 5.0), (4.7, 5.0)),  # only padding of both
+        (0.5, 3.6, (20.0, 21.6), (3.5, 21.6)),  # spoken before and after the silence
+        (1.9, 4.1, (20.0, 22.0), (20.0, 22.0)),  # a little of the stretches around
+        (0.5, 4.7, (20.0, 22.0), (3.5, 40.7)),
+        (2.0, 2.0, (20.0, 20.0), (20.0, 20.0)),
+    ],
+)
+def test_times_do_not_extend_over_a_removed_silence(
+    start: float, end: float, word: tuple[float, float], segment: tuple[float, float]
+) -> None:
+    pieces = (Piece(0.0, 3.0, 2.0), Piece(2.0, 20.0, 2.0), Piece(4.0, 40.0, 1.0))
+    window = Window(np.zeros(5 * RATE, dtype=np.float32), pieces)
+    assert window.span(start, end) == pytest.approx(word)
+    assert window.span(start, end, 0.4) == pytest.approx(segment)
 
 
 def test_a_silence_of_a_second_is_kept() -> None:
