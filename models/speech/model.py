@@ -24,6 +24,9 @@ SECOND_FRAMES = 100
 NO_SPEECH, LOG_PROBABILITY, COMPRESSION = 0.6, -1.0, 2.4
 """Whisper's own bounds. A window that is probably silent and badly transcribed has no text; one that is badly
 transcribed or repeats itself is transcribed again at the next temperature."""
+LEAST_TEMPERATURE = 0.01
+"""Least temperature of a sample, at which nearly every token is the likeliest. CTranslate2 divides by it: far smaller
+ones overflow, and the model repeats one token up to the longest text."""
 SMALL_WEIGHTS = 32 * 2**20
 """Size of weights in bytes up to which a second copy is worthwhile."""
 MARKS = ("<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>")
@@ -288,7 +291,7 @@ class SpeechModel:
         sampling: dict[str, Any] = {"beam_size": self._beam, "patience": 1}
         if temperature > 0:
             sampling = {"beam_size": 1, "num_hypotheses": self._best_of, "sampling_topk": 0}
-            sampling["sampling_temperature"] = temperature
+            sampling["sampling_temperature"] = max(temperature, LEAST_TEMPERATURE)
         results: list[Any] = whisper.model.generate(
             encoded,
             prompts,

@@ -115,3 +115,14 @@ def test_a_gpu_computes_in_16_bits_unless_the_recipe_says_otherwise(
     assert compute_type(dtype, kind, stored, {"float16", "int8_float16", "float32", "int8"}) == word
     if dtype == "auto":
         assert compute_type(dtype, kind, stored, {"float32"}) == "default", "old GPUs have no float16"
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 0.01, 0.5])
+def test_no_temperature_overflows(temperature: float) -> None:
+    """CTranslate2 divides by it in single precision: the model repeated '!' up to the longest text."""
+    sent = dict[str, Any]()
+    model: Any = SimpleNamespace(_beam=5, _best_of=5, _suppress=[], _extra={})
+    network = SimpleNamespace(generate=lambda *_, **more: sent.update(more))
+    SpeechModel._generate(model, SimpleNamespace(model=network, max_length=448), None, [[1]], temperature)
+    assert sent["sampling_temperature"] == max(temperature, 0.01)
+    assert np.isfinite(np.float32(1e4) / np.float32(sent["sampling_temperature"]))
