@@ -28,7 +28,14 @@ uk ukrainian|ur urdu|uz uzbek|vi vietnamese|yi yiddish|yo yoruba|yue cantonese|z
 
 NAMES: dict[str, str] = dict(entry.split(" ", 1) for entry in _TABLE.strip().replace("\n", "|").split("|"))
 """Names of languages, by code."""
-_CODES = {name: code for code, name in NAMES.items()} | {"jv": "jw"}
+_OTHERS = """
+jv jw|nb no|fil tl|cmn zh|iw he|in id|ji yi|mandarin zh|castilian es|valencian ca|flemish nl|burmese my|haitian ht
+letzeburgesch lb|pushto ps|panjabi pa|moldavian ro|moldovan ro|sinhalese si
+"""
+"""Codes that phones and browsers send for a language, and Whisper's other names."""
+_CODES = {name: code for code, name in NAMES.items()} | dict(
+    entry.split() for entry in _OTHERS.strip().replace("\n", "|").split("|")
+)
 
 
 _REGION = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]{2,8})+")
@@ -60,7 +67,7 @@ def code(given: str) -> str | None:
     if language in _CODES:
         return _CODES[language]
     raise BadRequest(
-        f"'{given[:32]}' is not a language. Send an ISO 639-1 code such as 'en', or leave 'language' out.",
+        f"'{given[:32]}' is not a language of Whisper. Send an ISO 639-1 code such as 'en', or leave 'language' out.",
         param="language",
     )
 

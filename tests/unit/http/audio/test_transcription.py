@@ -163,7 +163,8 @@ async def test_voice_detection(
 @pytest.mark.parametrize(
     ("given", "code"),
     [("en", "en"), ("English", "en"), ("yue", "yue"), ("haitian creole", "ht"), ("jv", "jw"), ("", None),
-     ("en-US", "en"), ("pt_BR", "pt"), ("jv-ID", "jw"), ("zh-Hans-CN", "zh"), ("auto", None)],
+     ("en-US", "en"), ("pt_BR", "pt"), ("jv-ID", "jw"), ("zh-Hans-CN", "zh"), ("auto", None), ("nb-NO", "no"),
+     ("fil-PH", "tl"), ("Mandarin", "zh"), ("Norwegian", "no")],
 )  # fmt: skip
 async def test_languages(client: httpx.AsyncClient, gateway: FakeGateway, given: str, code: str | None) -> None:
     assert (await post(client, language=given)).status_code == 200
