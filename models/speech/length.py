@@ -14,9 +14,9 @@ _HEAD_BYTES = 65_536
 """Bytes of a file that are read."""
 _CHUNKS = 64
 """Most chunks before the sound. Recorders and editors write a handful."""
-_PCM, _EXTENSIBLE = 1, 0xFFFE
-_EXTENDED_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
-"""Marks plain PCM in the extensible format (24 bits or several channels)."""
+_PCM, _FLOAT, _A_LAW, _MU_LAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
+_EXTENDED = bytes.fromhex("000000001000800000aa00389b71")
+"""Follows the kind in the extensible format (24 bits or several channels)."""
 
 
 def seconds_of(path: Path) -> float:
@@ -34,7 +34,7 @@ def seconds_of(path: Path) -> float:
 
 
 def _bytes_a_second(head: bytes) -> int | None:
-    """Return the bytes per second of plain PCM from a file's beginning; None without a valid header."""
+    """Return the bytes per second of uncompressed sound from a file's beginning; None without a valid header."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
     offset, rate = 12, None
@@ -53,10 +53,12 @@ def _bytes_a_second(head: bytes) -> int | None:
 
 
 def _rate_of(form: bytes) -> int | None:
-    """Return the bytes per second of a PCM format, by its valid bits, as decoders do."""
+    """Return the bytes per second of uncompressed sound, by its valid bits, as decoders do."""
     if len(form) < 16:
         return None
     kind, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", form)
-    if kind == _EXTENSIBLE and len(form) >= 40 and form[24:40] == _EXTENDED_PCM:
-        kind, bits = _PCM, struct.unpack_from("<H", form, 18)[0] or bits
-    return samples * channels * ((bits + 7) // 8) if kind == _PCM else None
+    if kind == _EXTENSIBLE and len(form) >= 40 and form[26:40] == _EXTENDED:
+        kind, bits = struct.unpack_from("<H", form, 24)[0], struct.unpack_from("<H", form, 18)[0] or bits
+    if kind == _PCM or (kind == _FLOAT and bits in (32, 64)) or (kind in (_A_LAW, _MU_LAW) and bits == 8):
+        return int(samples * channels * ((bits + 7) // 8))
+    return None

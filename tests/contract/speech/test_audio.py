@@ -197,9 +197,31 @@ def test_no_more_of_an_extensible_wav_file_is_decoded_than_is_reserved(
     assert 2.9 <= seconds <= seconds_of(path) <= seconds + 0.1
 
 
+@pytest.mark.parametrize(("kind", "bits"), [(3, 32), (3, 64), (6, 8), (7, 8), (7, 16)])
+@pytest.mark.parametrize("extended", [False, True])
+def test_no_more_of_floats_or_of_a_phone_call_is_decoded_than_is_reserved(
+    decoders: Decoders, tmp_path: Path, kind: int, bits: int, extended: bool
+) -> None:
+    """A-law and mu-law have 8 bits, whatever the header says. The codec is the header's, whatever the bytes are."""
+    stored = bits if kind == 3 else 8
+    form = struct.pack("<HHIIHH", 0xFFFE if extended else kind, 1, RATE, RATE * stored // 8, stored // 8, bits)
+    if extended:
+        form += struct.pack("<HHIH", 22, bits, 4, kind) + bytes.fromhex("000000001000800000aa00389b71")
+    path = riff(tmp_path / "a.wav", form, bytes(3 * RATE * stored // 8))
+    assert len(decoded(decoders, path)) / RATE <= seconds_of(path)
+    if bits == stored:
+        assert seconds_of(path) < 3.1
+    other = write(tmp_path / "a.mp3", tone(20.0)).read_bytes()
+    assert len(decoded(decoders, riff(path, form, other))) / RATE <= seconds_of(path)
+
+
 def extensible(path: Path, bits: int, valid: int, sound: bytes) -> Path:
     form = struct.pack("<HHIIHHHHI", 0xFFFE, 1, RATE, RATE * bits // 8, bits // 8, bits, 22, valid, 4)
     form += bytes.fromhex("0100000000001000800000aa00389b71")
+    return riff(path, form, sound)
+
+
+def riff(path: Path, form: bytes, sound: bytes) -> Path:
     data = b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(sound)) + sound
     path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(data)) + b"WAVE" + data)
     return path
