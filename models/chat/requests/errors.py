@@ -117,7 +117,8 @@ def _as_sent(error: Mapping[str, Any], request: ChatRequest) -> dict[str, Any] |
 
 
 def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict[str, Any]:
-    message, named = text or str(error.get("message")), {**error, "code": ContextLengthExceeded.code}
+    message = text or str(error.get("message"))
+    named = {**error, "type": ContextLengthExceeded.type, "code": ContextLengthExceeded.code}
     if request.path in (MESSAGES, COUNT_TOKENS):  # its clients see no code, and look for these words
         counts = _COUNTS.search(message)
         sizes = "" if counts is None else f"{counts[2]} tokens > {counts[1]} maximum. "

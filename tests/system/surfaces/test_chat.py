@@ -401,4 +401,5 @@ def test_the_code_of_a_prompt_that_is_too_long(client: OpenAI) -> None:
     ):
         with pytest.raises(openai.BadRequestError) as refused:
             call()
-        assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
+        error = refused.value
+        assert (error.code, error.type, error.param) == ("context_length_exceeded", "invalid_request_error", param)

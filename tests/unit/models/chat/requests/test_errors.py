@@ -22,6 +22,7 @@ LETTERS = (
     "This model's maximum context length is 8 tokens. However, your prompt contains 99 characters (more than 40 "
     "characters, which is the upper bound for 8 input tokens)."
 )
+TOO_LONG = {"type": "invalid_request_error", "code": "context_length_exceeded"}
 LONG = "This model's maximum context length is 8 tokens. However, your prompt contains at least 9 input tokens."
 
 
@@ -29,15 +30,15 @@ LONG = "This model's maximum context length is 8 tokens. However, your prompt co
     ("path", "error", "expected"),
     [
         ("/v1/chat/completions", {"message": "Too long.", "param": "input_tokens", "code": 400},
-         {"message": "Too long.", "param": "messages", "code": "context_length_exceeded"}),
+         {"message": "Too long.", "param": "messages", **TOO_LONG}),
         ("/v1/responses", {"message": "Too long. (parameter=input_text, value=9)", "param": None, "code": 400},
-         {"message": "Too long.", "param": "input", "code": "context_length_exceeded"}),
+         {"message": "Too long.", "param": "input", **TOO_LONG}),
         ("/v1/messages", {"message": "Too long. (parameter=input_tokens, value=9)"},
-         {"message": "prompt is too long: Too long.", "code": "context_length_exceeded"}),
+         {"message": "prompt is too long: Too long.", **TOO_LONG}),
         ("/v1/messages", {"message": f"{LETTERS} (parameter=input_text, value=99)"},
-         {"message": f"prompt is too long: {LETTERS}", "code": "context_length_exceeded"}),
+         {"message": f"prompt is too long: {LETTERS}", **TOO_LONG}),
         ("/v1/messages", {"message": f"{LONG} (parameter=input_tokens, value=9)"},
-         {"message": f"prompt is too long: 9 tokens > 8 maximum. {LONG}", "code": "context_length_exceeded"}),
+         {"message": f"prompt is too long: 9 tokens > 8 maximum. {LONG}", **TOO_LONG}),
         ("/v1/completions", {"message": "Bad. (parameter=logprobs, value=9)", "param": "logprobs"},
          {"message": "Bad. (parameter=logprobs, value=9)", "param": "logprobs"}),
         ("/v1/chat/completions", {"message": "base is not a multimodal model", "param": None},
