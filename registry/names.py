@@ -23,7 +23,8 @@ MODEL_RULE = "write 1 to 128 letters, digits, '.', '_', '-', '/' or ':', and beg
 
 RecipeId = Annotated[str, StringConstraints(pattern=rf"^{_MODEL}(@[1-9][0-9]{{0,8}})?$")]
 """A model's id in recipe files. A former version that is still served has the id `id@version`."""
-AdapterName = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
+NAME_PATTERN = f"^{_NAME}$"
+AdapterName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 ModelId = Annotated[str, StringConstraints(pattern=f"^{_MODEL}$")]
 
 

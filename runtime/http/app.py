@@ -17,7 +17,7 @@ from registry.base.wording import quoted
 from registry.errors import EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.http import pages
-from runtime.http.bodies import fault_error, unreadable_error
+from runtime.http.bodies import fault_error, unreadable_error, words_of
 from runtime.http.errors import error_response
 from runtime.http.guard.access import FOLDERS, PAGES, dialect_of, unknown_path_error
 from runtime.http.guard.foreign import ADVICE
@@ -137,7 +137,7 @@ def _client_error(request: Request, error: Exception, allowed: str) -> Roundhous
         return unreadable_error(error.__cause__)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        return fault_error(first["loc"][1:], first["msg"], "The request")
+        return fault_error(first["loc"][1:], words_of(first), "The request")
     if not isinstance(error, HTTPException):
         return EngineFailed("The server failed on this request.", code="internal_error")
     if error.status_code == 405 and request.url.path in ADVICE:  # like /v1/responses/compact, which may be an id

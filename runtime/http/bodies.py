@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from registry.base.json import NOT_JSON
 from registry.base.wording import quoted, size_words
 from registry.errors import BadRequest, TooLarge
+from registry.names import NAME_PATTERN, NAME_RULE
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -161,7 +162,12 @@ WHOLE = BeforeValidator(with_integers)
 def model_error(error: ValidationError) -> BadRequest:
     """Describe the first fault that pydantic found in a body."""
     first = error.errors()[0]
-    return fault_error(first["loc"], first["msg"], "The body")
+    return fault_error(first["loc"], words_of(first), "The body")
+
+
+def words_of(fault: Mapping[str, Any]) -> str:
+    """Return pydantic's words on a fault, or the rule for names instead of its pattern."""
+    return NAME_RULE if fault.get("ctx", {}).get("pattern") == NAME_PATTERN else str(fault["msg"])
 
 
 def fault_error(loc: Sequence[object], message: str, whole: str) -> BadRequest:

@@ -212,6 +212,11 @@ async def test_an_invalid_name_is_explained(name: str, client: httpx.AsyncClient
     message = answer.json()["error"]["message"]
     assert NAME_RULE in message
     assert "pattern" not in message
+    load = {"lora_name": name, "lora_path": "/adapter", "base_model_name": "small"}
+    combine = {"name": name, "adapters": [{"name": "a", "weight": 1}, {"name": "b", "weight": 1}]}
+    for path, body in (("/v1/load_lora_adapter", load), ("/v1/adapters/combine", combine)):
+        refused = await client.post(path, json=body)
+        assert refused.json()["error"]["message"] == f"{next(iter(body))}: {NAME_RULE}."
 
 
 async def test_an_alias_of_a_model_is_set_moved_and_removed(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
