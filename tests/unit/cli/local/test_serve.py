@@ -326,7 +326,7 @@ def test_a_malformed_size_is_refused(run: Run) -> None:
 
 
 def holder(tmp_path: Path) -> "subprocess.Popen[str]":
-    """A process that uses the data directory, with a child that outlives it."""
+    """A process that uses the data directory, with a child that has given the lock up and outlives it."""
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
@@ -334,8 +334,7 @@ def holder(tmp_path: Path) -> "subprocess.Popen[str]":
         "from runtime.cli.local.data_dir import DataDir\n"
         "if processes.own_id() is None: processes.restart_with_id()\n"
         f"with DataDir(Path({str(tmp_path)!r}), 'http://x'):\n"
-        "    if os.fork() == 0: time.sleep(600)\n"
-        "    print('held', flush=True)\n"
+        "    if os.fork() == 0: print('held', flush=True)\n"
         "    time.sleep(600)\n"
     )
     script = tmp_path / "holder.py"
