@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.005
 LASTING_SECONDS = 900.0
 """Length of a stream. Its client always leaves earlier."""
 OPENING_SECONDS = 120.0
-"""Time to open all streams. A machine that is busy with those that run would never open the rest."""
+"""Time to open all streams. Those for which there is no place wait as long as the others run, and never open."""
 
 
 class Crowd:
