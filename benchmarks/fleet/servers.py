@@ -19,8 +19,8 @@ from tests.postgres import postgres, programs
 
 FLEET = "bench"
 PEPPER = "benchmarks of a fleet, 32 characters or more"
-PACED, CROWDS = "paced", ("crowd-0", "crowd-1")
-"""Models: one that runs AT_ONCE requests, and those for crowds."""
+PACED, CROWDS = "paced", ("crowd-0", "crowd-1", "crowd-2")
+"""Models: one that runs AT_ONCE requests, and those for crowds, which hold 10,000 streams with one replica each."""
 AT_ONCE = 16
 CONTEXT_ID = "%[uuid()]"
 """Placeholder of a request's id in `context_of`, in HAProxy's syntax."""
