@@ -149,7 +149,7 @@ async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
     ratios, added, alone_ms, beside_ms, steps, filled, lost = [], [], [], [], [], [], []
     for round_ in range(s.rounds):
         alone, _ = await _people(server, model, seconds, round_)
-        bodies = _bodies(bench, [server.model], 300 + round_, part=16.0)  # more than it can finish in that time
+        bodies = _bodies(bench, [server.model], 300 + round_, part=12.0)  # more than it can finish in that time
         batch = create(server, await asyncio.to_thread(upload, server, jsonl(bodies)))
         await until(server, batch, lambda view: completed(view) > 0)
         before = await _line_seconds(server)
