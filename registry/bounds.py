@@ -7,7 +7,9 @@ others. What the machine can do (memory, slots, times) is configured by settings
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from registry.byte_size import ByteSize
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNFIT, SOUND, ROUTER = "422 `unfit_adapter`", "400 `invalid_audio`", "422 `bad_router`"

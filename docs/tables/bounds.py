@@ -1,9 +1,8 @@
 """Bounds on one request: the setting behind each, and its reason."""
 
-from pydantic import ByteSize
-
 from docs.tables.markdown import code, table
 from registry.bounds import TUNABLE, UNSCALED, USUAL, Bounds
+from registry.byte_size import ByteSize
 
 
 def bounds() -> str:

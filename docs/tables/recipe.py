@@ -6,10 +6,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Le, MinLen
-from pydantic import BaseModel, ByteSize
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from docs.tables.markdown import code, size, table
+from registry.byte_size import ByteSize
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Seconds
 from registry.recipes.provider import Provider

@@ -10,7 +10,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ByteSize,
     ConfigDict,
     Discriminator,
     Field,
@@ -19,6 +18,8 @@ from pydantic import (
     field_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from registry.byte_size import ByteSize
 
 Flag = bool | int | float | str | list[str | int]
 

@@ -5,10 +5,11 @@ from enum import StrEnum
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ByteSize, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from registry.base.wording import quoted
+from registry.byte_size import ByteSize
 from registry.names import AdapterName, ModelId
 from registry.recipes.definition import Prices, Task
 from registry.recipes.fields import Seconds, Size, Strict, Text

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from registry.base.processor import cores
 from registry.bounds import TUNABLE, Bounds
+from registry.byte_size import ByteSize
 from registry.learning import WORKING_MARGIN
 from runtime.config.memory import MOST_SLOTS
 from tenants.key_settings import KeySettings

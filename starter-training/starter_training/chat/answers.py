@@ -11,10 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from pydantic import ByteSize
-
 from models.chat.engine import VllmEngine
 from models.messages import AdapterRef, Chunk, HttpCall, ResponseStart
+from registry.byte_size import ByteSize
 from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, Recipe, Task
 from registry.recipes.fields import PathSource
 

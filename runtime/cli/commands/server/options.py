@@ -107,9 +107,8 @@ def _typed(field: "FieldInfo") -> tuple[Any, object]:
     """Return the type and default of an option for typer."""
     from pathlib import Path
 
-    from pydantic import ByteSize
-
     from registry.bounds import Bounds
+    from registry.byte_size import ByteSize
 
     match field.annotation, field.get_default():
         case _, ByteSize() as size:

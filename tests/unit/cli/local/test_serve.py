@@ -319,10 +319,11 @@ def test_an_empty_variable_means_the_default(tmp_path: Path) -> None:
     assert "bad.yaml:1" in done.stderr
 
 
-def test_a_malformed_size_is_refused(run: Run) -> None:
-    result = run("serve", "--max-json", "many")
+@pytest.mark.parametrize("size", ["many", "1,5GiB", "50%", "4GiB/2"])
+def test_a_malformed_size_is_refused(run: Run, size: str) -> None:
+    result = run("serve", "--max-json", size)
     assert result.exit_code == 2
-    assert "--max-json" in result.stderr
+    assert f"--max-json cannot be '{size}'; write a size such as 512MiB or 4GB" in result.stderr
 
 
 def holder(tmp_path: Path) -> "subprocess.Popen[str]":
