@@ -76,6 +76,7 @@ def test_folders_and_archives_are_uploaded(server: FakeServer, run: Run, folder:
         weights = folder / "adapter_model.safetensors"
         weights.rename(folder.parent / "blob")
         weights.symlink_to(folder.parent / "blob")
+        (folder / "optimizer.pt").write_bytes(b"x")  # of a trainer's checkpoint, twice as large as the adapter
     else:
         source = folder.parent / "legal.tar"
         with tarfile.open(source, "w") as tar:

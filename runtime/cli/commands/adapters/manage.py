@@ -112,13 +112,15 @@ def _hub(source: str) -> Json:
 
 
 def _pack(folder: Path, into: Path) -> Path:
-    """Pack the folder's direct files as a tar; adapters have no subfolders."""
+    """Pack the files that a server reads as a tar, without a trainer's optimizer or plots beside them."""
     import tarfile
+
+    from adapters.content.forms import CONFIG, TOKENIZER
 
     archive = into / f"{folder.resolve().name}.tar"
     with tarfile.open(archive, "w", dereference=True) as tar:  # a hub's cache contains links to its files
         for file in sorted(folder.iterdir()):
-            if file.is_file():
+            if file.is_file() and (file.name in (CONFIG, *TOKENIZER) or file.suffix == ".safetensors"):
                 tar.add(file, arcname=file.name, recursive=False)
     return archive
 
