@@ -313,8 +313,10 @@ class Catalog:
         if not ADAPTER.match(key.name):
             raise BadRequest(f"{quoted(key.name)} is not a valid adapter name: {NAME_RULE}.", param="name")
         if not recipe.memory.adapters.device:
+            is_chat = recipe.task is Task.CHAT
+            how = "Set memory.adapters.device in its recipe to at least 1" if is_chat else "Only chat models do"
             raise BadRequest(
-                f"Model '{recipe.id}' takes no adapters. Set memory.adapters.device in its recipe to at least 1.",
+                f"Model '{recipe.id}' takes no adapters. {how}.",
                 code="adapters_not_supported",
                 param="base",
             )

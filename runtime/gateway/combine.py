@@ -177,9 +177,7 @@ def _versions(targets: list[ResolvedName]) -> list[Version]:
     versions = []
     for number, target in enumerate(targets):
         if target.version is None:
-            raise BadRequest(
-                f"'{target.recipe.id}' is a model; only adapters can be combined.", param=f"adapters.{number}.name"
-            )
+            raise BadRequest(f"'{target.recipe.id}' is a model; name an adapter.", param=f"adapters.{number}.name")
         versions.append(target.version)
     bases = sorted({version.key.base for version in versions})
     if len(bases) > 1:

@@ -158,7 +158,14 @@ class Names:
 
     def model(self, name: str) -> Recipe:
         """The recipe of a model's id, alias or `id@version`, whoever may use it. Raises NotFound, also for adapters."""
-        resolved = self.catalog.resolve(name)
+        try:
+            resolved = self.catalog.resolve(name)
+        except NotFound:  # they are listed like models
+            if self.is_router(name):
+                raise NotFound(f"'{name}' is a router; see /v1/routers/{name}.", code="model_not_found") from None
+            if name in self.provider_names:
+                raise NotFound(f"'{name}' is a provider's model; see /v1/providers.", code="model_not_found") from None
+            raise
         if resolved.version is not None:
             raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
         return resolved.recipe

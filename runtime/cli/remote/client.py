@@ -35,7 +35,9 @@ class AnswerObject(Json):
 
 
 def part(name: str) -> str:
-    """Quote a name as one part of a path."""
+    """Quote a name as one part of a path. Raises UsageError for one that would be another path."""
+    if name in ("", ".", ".."):
+        raise UsageError(f"'{name}' is not a name.")
     return quote(name, safe="")
 
 
@@ -173,8 +175,12 @@ def _cause(error: Exception) -> str:
 
 
 def _clean(options: Json) -> Json:
-    """Leave out parameters that are None."""
+    """Leave out parameters that are None. Raises UsageError for numbers that JSON does not have."""
     result = dict(options)
+    try:
+        json.dumps(result.get("json"), allow_nan=False)
+    except ValueError:
+        raise UsageError("nan and inf cannot be sent: write a number.") from None
     if "params" in result:
         result["params"] = {key: value for key, value in result["params"].items() if value is not None}
     return result

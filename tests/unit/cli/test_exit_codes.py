@@ -79,7 +79,20 @@ def test_a_variable_that_breaks_connections_is_named(
     assert result.stderr.startswith(f"error: {variable} has a value that cannot be used: ")
 
 
-@pytest.mark.parametrize("arguments", [["models", "show"], ["nothing"], ["serve", "--port", "99"], ["status", "--x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["models", "show"],
+        ["models", "show", ""],
+        ["adapters", "remove", ".."],
+        ["nothing"],
+        ["serve", "--port", "99"],
+        ["status", "--x"],
+        ["chat", "hi", "-m", "m", "--temperature", "nan", "--json"],
+        ["adapters", "combine", "a", "b", "--weights", "nan", "1", "--name", "c"],
+    ],
+    ids=" ".join,
+)
 def test_wrong_arguments_are_wrong_usage(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 

@@ -308,7 +308,7 @@ def cancel(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
     """
 
     def print_cancelled(result: Json) -> None:
-        print(f"{result['id']}: download cancelled")
+        print(f"{result['id']}: no download is running now")  # also if there was none
 
     print_answer(url, as_json, print_cancelled, "DELETE", f"/v1/models/{part(model)}/download")
 

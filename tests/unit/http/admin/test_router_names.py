@@ -75,6 +75,17 @@ async def test_no_model_gets_the_name_of_a_router(client: httpx.AsyncClient, gat
     assert not gateway.names.is_model("auto")
 
 
+@pytest.mark.parametrize(("name", "place"), [("auto", "/v1/routers/auto"), ("there/big", "/v1/providers")])
+async def test_a_call_about_models_says_what_else_the_name_is(
+    name: str, place: str, client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    """They are listed among the models."""
+    assert (await client.post("/v1/routers", json=router("auto"))).status_code == 201
+    refused = await client.post(f"/v1/models/{name}/load")
+    assert error_of(refused) == (404, "model_not_found")
+    assert refused.json()["error"]["message"].endswith(f"see {place}.")
+
+
 async def test_a_router_is_disabled_if_a_file_gives_its_name_to_a_model(
     client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
