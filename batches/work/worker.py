@@ -8,7 +8,7 @@
 | a line's key lost its rights             | its batch is cancelled, with the reason in its faults                    |
 | a batch is cancelled, or its window ends | its running lines are stopped; its waiting lines are dropped             |
 | another server closed the epoch          | running lines are stopped and write nothing; a new epoch is opened       |
-| a team's budget is spent                 | its lines wait, and its batches say until when                           |
+| a budget is spent                        | lines for which it would pay wait, and their batches say until when      |
 | the server starts to stop                | no more lines are claimed; running lines may finish                      |
 | `close`                                  | running lines are stopped and wait again; the epoch is closed            |
 
@@ -20,8 +20,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -45,8 +45,8 @@ RETRY_SECONDS = 0.5
 BEAT_SECONDS = 5.0
 """Interval between heartbeats if several servers share a database."""
 BUDGET_SECONDS = 30.0
-"""Longest pause of a team whose budget is spent, because its limits may be raised."""
-BUDGET_WORDS = "The team's budget has no room for these lines."
+"""Longest pause of lines whose budget is spent, because its limit may be raised."""
+BUDGET_WORDS = "A budget of the team or of the key has no room for these lines."
 CLOSE_SECONDS = 10.0
 """Longest wait for running lines to end when the server stops."""
 
@@ -54,6 +54,17 @@ RunLine = Callable[[LineAttempt], Awaitable[None]]
 """Answers a line. The attempt receives the answer. Must not raise."""
 ReadBody = Callable[[str, int, int], Awaitable[bytes]]
 """Returns bytes of a file: id, offset, length. Raises FileNotFoundError, OSError, Unavailable."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """A pause in claiming, because a budget is spent. Times are seconds since the epoch."""
+
+    end: float = 0.0
+    until: float | None = None
+    """End of the budget's day or month."""
+    batches: set[str] = field(default_factory=set)
+    """Batches whose lines it holds up."""
 
 
 class BatchWorker:
@@ -83,8 +94,8 @@ class BatchWorker:
         self._beat_at = 0.0
         self._running: dict[asyncio.Task[None], tuple[LineAttempt, str]] = {}
         """Running lines, each with the key of its room."""
-        self._paused: dict[str, tuple[float, float | None]] = {}
-        """End of the pause in claiming, and end of the spent budget, by team."""
+        self._paused: dict[tuple[str, str, str], _Pause] = {}
+        """Pauses by team, key and room, because a budget may be one key's, or for one model."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = self._is_closed = False
         self._batches: dict[str, BatchRecord] = {}
@@ -181,7 +192,7 @@ class BatchWorker:
             await self._read()
         if self._is_stopping or not self._is_open():
             return
-        works = [batch for batch in self._batches.values() if batch.team not in self._paused]
+        works = list(self._batches.values())
         full = await self._claim(works, self._callers) if works else ()
         self._forecasts.advance(full)
         if self._batches and self._forecasts.is_due():
@@ -204,11 +215,12 @@ class BatchWorker:
         if gone := before.keys() - {batch.id for batch in batches}:
             await self._forecasts.judge(list(gone))
         self._paused = {
-            team: pause for team, pause in self._paused.items() if now < pause[0] <= now + BUDGET_SECONDS
+            whose: pause for whose, pause in self._paused.items() if now < pause.end <= now + BUDGET_SECONDS
         }  # longer pauses stem from a clock that was set back
-        for batch in list(self._batches.values()):
-            if batch.team in self._paused:
-                await self._set_wait(batch, BUDGET_WORDS, self._paused[batch.team][1])
+        running = {attempt.batch.id for attempt, _ in self._running.values()}
+        for pause in list(self._paused.values()):
+            for id_ in pause.batches & self._batches.keys() - running:
+                await self._set_wait(self._batches[id_], BUDGET_WORDS, pause.until)
 
     async def _beat(self, epoch: int) -> bool:
         """Send a heartbeat, and check on other servers. Returns False if this server has lost its epoch."""
@@ -270,8 +282,12 @@ class BatchWorker:
         by_id = {batch.id: batch for batch in batches}
         groups: dict[str, list[policy.LineGroup]] = {}
         for one in waiting:
-            name = by_id[one.batch].names.get(one.model, one.model)
+            batch = by_id[one.batch]
+            name = batch.names.get(one.model, one.model)
             room = self._rooms.room(name, callers[one.batch])
+            if (pause := self._paused.get((batch.team, batch.key, room.key))) is not None:
+                pause.batches.add(batch.id)
+                continue
             rooms.setdefault(room.key, room)
             groups.setdefault(one.batch, []).append(
                 policy.LineGroup(
@@ -280,9 +296,11 @@ class BatchWorker:
                     one.count,
                     one.suspects,
                     room.is_placed,
-                    self._line_work(by_id[one.batch], name),
+                    self._line_work(batch, name),
                 )
             )
+        if not rooms:
+            return ()
         self._enough_ends = min(policy.look_ahead(room.traffic) for room in rooms.values()) // 2
         self._join(by_id, groups)
         runs = {attempt.batch.id for attempt, _ in self._running.values()}
@@ -357,10 +375,13 @@ class BatchWorker:
         batches: Mapping[str, BatchRecord],
         groups: Mapping[str, Sequence[policy.LineGroup]],
         rooms: Mapping[str, policy.NamedRoom],
-        runs: Collection[str],
+        runs: Set[str],
     ) -> None:
         """Store why batches wait. runs: those with running lines, which do not."""
+        paused = {id_ for pause in self._paused.values() for id_ in pause.batches}
         for id_, batch in batches.items():
+            if id_ in paused - runs:
+                continue
             its_rooms = [rooms[group.room] for group in groups.get(id_, ())]
             if its_rooms and all(room.is_remote and not room.words for room in its_rooms):
                 continue
@@ -418,8 +439,10 @@ class BatchWorker:
         if end.code == BudgetExceeded.code and not end.reached_engine:
             now, seconds = self._clock(), end.retry_after
             until = None if seconds is None else now + seconds
-            pause = BUDGET_SECONDS if seconds is None else min(BUDGET_SECONDS, seconds)
-            self._paused[attempt.batch.team] = now + pause, until
+            pause = self._paused.setdefault((attempt.batch.team, attempt.batch.key, room), _Pause())
+            pause.end = now + (BUDGET_SECONDS if seconds is None else min(BUDGET_SECONDS, seconds))
+            pause.until = until
+            pause.batches.add(attempt.batch.id)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         attempt, room = self._running.pop(task)

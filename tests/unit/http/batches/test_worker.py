@@ -361,7 +361,7 @@ async def test_a_teams_lines_wait_while_its_budget_is_spent(tmp_path: Path) -> N
         spent = limiter.admit(Caller("search", "key"), "chat", Amounts(money=3 * 10**12 - 10), spends_only=True)
         await bench.create([body("t", max_tokens=10) for _ in range(3)])
         waiting = await bench.until(lambda batch: batch.waits)
-        assert waiting.waits == "The team's budget has no room for these lines."
+        assert waiting.waits == worker.BUDGET_WORDS
         assert waiting.waits_until is not None
         assert waiting.counts.left == 3
         limiter.settle(spent, Amounts())
@@ -372,6 +372,26 @@ async def test_a_teams_lines_wait_while_its_budget_is_spent(tmp_path: Path) -> N
         async with asyncio.timeout(PATIENCE):  # the ledger ends a line before the limits do
             while limiter.spendable(Caller("search", "key"), "chat") != 3 * 10**12 - bench.cost():
                 await asyncio.sleep(0.01)
+    finally:
+        await bench.close()
+
+
+async def test_a_spent_budget_of_one_key_leaves_the_lines_of_the_teams_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "BUDGET_SECONDS", 2 * PATIENCE)
+    limiter = Limiter()
+    limiter.replace([Limit("l", "key", "poor", Kind.MONTH, 0)], {})
+    bench = Bench(tmp_path, limiter)
+    bench.rights = lambda key: Caller("search", key)
+    await bench.open()
+    try:
+        await bench.create([body("t") for _ in range(50)], other_batch("a", key="poor"))
+        assert (await bench.until(lambda batch: batch.waits, "a")).waits == worker.BUDGET_WORDS
+        await bench.create([body("t") for _ in range(50)], other_batch("b", key="rich"))
+        assert (await bench.until_final("b")).counts == LineCounts(50, 50)
+        held = await bench.get("a")
+        assert (held.waits, held.counts) == (worker.BUDGET_WORDS, LineCounts(50))
     finally:
         await bench.close()
 
