@@ -65,6 +65,14 @@ def default_data_dir() -> Path:
         raise OSError(errno.ENOENT, cause) from None
 
 
+def _expanded(path: Path) -> Path:
+    """Raises ValueError if the home is unknown."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"{path} begins with the home folder of a user who has none: write the whole path") from None
+
+
 def default_spin(count: int) -> float:
     """Return the seconds to poll before a sleep: longer than a wake-up takes, shorter than an engine's step.
 
@@ -91,7 +99,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="ROUNDHOUSE_", env_ignore_empty=True)
 
     recipes: Annotated[tuple[Path, ...], NoDecode, OptionHelp(WHERE.panel, "the starter set")] = Field(
-        default_factory=starter_recipes, description="Recipe file or folder; repeat it for several."
+        default_factory=starter_recipes,
+        description="Recipe file or folder; repeat it, or use colons in the variable, for several.",
     )
     watch: Annotated[bool, WHERE] = Field(
         default=False, description="Reload recipes when their files change. SIGHUP reloads them at any time."
@@ -150,7 +159,8 @@ class Settings(BaseSettings):
     )
     adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
         default=(),
-        description="Folder below which adapters and models may be added by path; may be given more than once.",
+        description="Folder below which adapters and models may be added by path; repeat it, or use colons in the "
+        "variable, for several.",
     )
     trust_clients: Annotated[bool, WHERE] = Field(
         default=False, description="Let clients set any engine flag of models that they add. Some flags run code."
@@ -420,6 +430,16 @@ class Settings(BaseSettings):
             fault = "can only be set by --bounds-factor" if name in Bounds.model_fields else "is not a bound"
             raise ValueError(f"{name} {fault}. These can be set: {', '.join(TUNABLE)}")
         return Bounds.scaled(info.data.get("bounds_factor", 1.0), given)
+
+    @field_validator(
+        "recipes", "adapter_roots", "data_dir", "oidc", "provider_prices", "fleet_certificates", "fleet_key"
+    )
+    @classmethod
+    def _at_home(cls, value: object) -> object:
+        """Replace a leading ~, which shells leave in `--data-dir=~/x` and in variables from files."""
+        if isinstance(value, tuple):
+            return tuple(map(_expanded, value))
+        return _expanded(value) if isinstance(value, Path) else value
 
     @field_validator("recipes", "adapter_roots", mode="before")
     @classmethod

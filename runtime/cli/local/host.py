@@ -65,7 +65,8 @@ def needs(kind: Kind, port: int, data_dir: Path) -> Iterator[HostNeed]:
     yield _disk(kind)
     yield _data_dir(data_dir)
     yield _files()
-    yield _port(port)
+    if port:
+        yield _port(port)
 
 
 def kind_of_host() -> Kind:

@@ -155,6 +155,7 @@ def test_a_port_in_use_is_reported(good: pytest.MonkeyPatch) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         (one,) = [need for need in needs("cuda", port, ROOT / ".data") if not need.met]
+    assert not any("port" in need.name for need in needs("cuda", 0, ROOT / ".data")), "0 checks none"
     assert (one.name, "--port" in one.help) == (f"port {port}", True)
 
 

@@ -161,6 +161,19 @@ def test_a_variable_holds_several_recipes(run: Run, monkeypatch: pytest.MonkeyPa
     assert settings_of(monkeypatch, run).recipes == (Path("a.yaml"), Path("folder"))
 
 
+def test_a_home_folder_that_no_shell_has_replaced_is_found(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROUNDHOUSE_RECIPES", "a.yaml:~/folder")
+    settings = settings_of(monkeypatch, run, "--data-dir=~/data")
+    assert settings.recipes == (Path("a.yaml"), tmp_path / "folder")
+    assert settings.data_dir == tmp_path / "data"
+    refused = run("serve", "--data-dir", "~no-such-user/data")
+    assert refused.exit_code == 2
+    assert "write the whole path" in refused.stderr
+
+
 def test_a_variable_holds_several_hosts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_ALLOWED_HOSTS", "a.example, b.example")
     assert settings_of(monkeypatch, run).allowed_hosts == ("a.example", "b.example")
