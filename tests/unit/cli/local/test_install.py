@@ -231,15 +231,27 @@ def programs(folder: Path, **scripts: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "there", "anew"),
-    [(True, "3.14", True), (True, "{}.{}".format(*sys.version_info), False), (False, "3.14", False)],
+    ("named", "there", "whole", "anew"),
+    [
+        (True, "3.14", True, True),
+        (True, "{}.{}".format(*sys.version_info), True, False),
+        (False, "3.14", True, False),
+        (False, "3.14", False, True),
+    ],
 )
-def test_the_named_python_is_used_for_the_environment(checkout: Path, named: bool, there: str, anew: bool) -> None:
-    """Also if there is an environment with another suitable version, and if its path has a space."""
+def test_the_named_python_is_used_for_the_environment(
+    checkout: Path, named: bool, there: str, whole: bool, anew: bool
+) -> None:
+    """Also if there is an environment with another suitable version, and if its path has a space.
+
+    whole: the environment was made to its end. The Python of a half-made one is the system's.
+    """
     shutil.copy(ROOT / "pyproject.toml", checkout)
     programs(checkout / ".venv-installer/bin", uv='echo "$@" >> said', python="exit 0")
     shutil.copy(checkout / "requirements/installer.txt", checkout / ".venv-installer/pins")
     programs(checkout / ".venv/bin", python=f"echo {there}", roundhouse="exit 0")
+    if whole:
+        (checkout / ".venv/pyvenv.cfg").touch()
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     (checkout / "named").symlink_to(sys.executable)
     environment = {"PATH": path, "PYTHON": str(checkout / "named") if named else "", "ACCELERATOR": "cuda"}
