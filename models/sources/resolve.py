@@ -31,18 +31,19 @@ def digest(folder: Path) -> str:
 
     Two folders of less than 256 MiB have the same digest exactly if they have the same files. For larger ones, two sets
     of weights that differ in only a few places may have the same digest; pin such models by hub revision. Cached by
-    names, sizes and modification times.
+    names, sizes, inodes and times. These include ctime, since `cp -p`, `rsync -t` and image builders set mtime.
     """
     files = sorted(file for file in folder.rglob("*") if file.suffix in COUNTED and file.is_file())
-    facts = tuple((str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+    stats = [(str(file.relative_to(folder)), file.stat()) for file in files]
+    facts = tuple((name, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
     return _digest(folder.resolve(), facts)
 
 
 @lru_cache(maxsize=256)
-def _digest(folder: Path, facts: tuple[tuple[str, int, int], ...]) -> str:
-    whole = sum(size for _, size, _ in facts) <= WHOLE
+def _digest(folder: Path, facts: tuple[tuple[str, int, int, int, int], ...]) -> str:
+    whole = sum(size for _, size, *_ in facts) <= WHOLE
     total = hashlib.sha256()
-    for name, size, _ in facts:
+    for name, size, *_ in facts:
         total.update(f"{name}\0{size}\0".encode())
         with (folder / name).open("rb") as stream:
             if whole or size <= BLOCKS * BLOCK:
@@ -82,7 +83,7 @@ def resolve(source: Source, base_dir: Path, *, download: bool = True, most: int 
         return _from_hub(source, download, most)
     if isinstance(source, PathSource):
         path = Path(os.path.expanduser(source.path))
-        return locate(PathSource(path=str((base_dir / path).resolve())))
+        return locate(PathSource(path=str(base_dir / path)))  # links stay, so that each load follows them
     return locate(source)
 
 

@@ -4,7 +4,8 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,8 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     missing_config.refuse_conversion(path, make.__name__)
     if not flags.get("trust_remote_code"):
         missing_config.refuse_other_functions(path)
-    with missing_config.collect_missing_weights() as missing:
+    unmapped = unmapped_weights() if device == "cpu" else nullcontext()
+    with unmapped, missing_config.collect_missing_weights() as missing:
         model = make(
             str(path),
             device=device,
@@ -83,6 +85,27 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     missing_config.refuse_without_vocabulary(model.tokenizer, path)
     missing_config.lend_padding(model.tokenizer, vocabulary_of(model))
     return model.eval().requires_grad_(False)
+
+
+@contextmanager
+def unmapped_weights() -> Iterator[None]:
+    """Within this context, transformers reads weights into memory of its own instead of mapping their files.
+
+    On a CPU, weights in their file's dtype would stay mapped: overwriting the file would change the answers of a loaded
+    model, and truncating it would end the process with SIGBUS.
+    """
+    from transformers import modeling_utils
+
+    mapping = modeling_utils.safe_open
+
+    def safe_open(*arguments: Any, **named: Any) -> Any:
+        return mapping(*arguments, **{**named, "backend": "pread"})
+
+    modeling_utils.safe_open = safe_open
+    try:
+        yield
+    finally:
+        modeling_utils.safe_open = mapping
 
 
 def packs(recipe: Recipe) -> bool:

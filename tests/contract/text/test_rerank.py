@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import shutil
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from models.engines import create
 from models.messages import RerankRequest
+from models.text.loading import open_model
 from models.text.pairs import OVERLAP, chunks, longest_first
 from models.text.rerank import PROBE, RerankingEngine
 from models.text.tokens import Ids
@@ -71,6 +74,21 @@ def predicted(library: Any, query: str, documents: list[str]) -> list[float]:
 
     pairs = [(query, document) for document in documents]
     return [float(library.predict(p, activation_fn=torch.nn.Identity(), show_progress_bar=False)) for p in pairs]
+
+
+@pytest.mark.real
+def test_a_loaded_model_keeps_its_weights_when_its_files_are_overwritten(model: Path, tmp_path: Path) -> None:
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    folder = shutil.copytree(model, tmp_path / "model")
+    opened = open_model(recipe("rerank"), folder, "cpu", CrossEncoder)
+    before = [weights.clone() for weights in opened.parameters()]
+    with (folder / "model.safetensors").open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        file.write(bytes(size))
+    assert all(map(torch.equal, before, opened.parameters()))
 
 
 class TestEngine:
