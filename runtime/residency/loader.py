@@ -19,6 +19,7 @@ from runtime.slots.link import UNKNOWN, Cause, SlotLink
 WAKE_SECONDS = 120.0
 """Timeout of a wake."""
 STOPPED = "The model was unloaded while it loaded."
+CHANGED = "its files changed while it loaded. Send the request again once they are complete."
 
 
 class Loader:
@@ -179,8 +180,9 @@ class Loader:
         table, engine = self._table, entry.recipe.engine.name
         await table.pool.cool(self._room_for_warm_slots(entry), keep=engine)
         await self._revise(entry)
+        revision = entry.revision
         try:
-            return await self._try(entry, engine)
+            return await self._try(entry, engine, revision)
         except RoundhouseError as error:
             cause = UNKNOWN if entry.link is None else entry.link.cause
             died = error.code == "engine_died" and cause.may_be_memory
@@ -189,9 +191,9 @@ class Loader:
             if not await self._evict_idle(entry, Cause.of(error) if cause is UNKNOWN else cause):
                 raise
             entry.link = None  # its slot returns to the pool and may go to another model before this one gets a new one
-        return await self._try(entry, engine)
+        return await self._try(entry, engine, revision)
 
-    async def _try(self, entry: ModelEntry, engine: str) -> tuple[SlotLink, LoadResult]:
+    async def _try(self, entry: ModelEntry, engine: str, revision: str) -> tuple[SlotLink, LoadResult]:
         """Load into one slot. If the load fails, end the slot and wait until its memory is free."""
         memory = self._table.memory_of(entry)
         if entry.id in self._stopped:
@@ -207,6 +209,9 @@ class Loader:
             if self._table.counts_processes:  # the peak during the load counts, too
                 used_bytes = await link.peak_bytes()
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(used_bytes, loaded.resident_bytes))
+            await self._revise(entry)
+            if entry.revision != revision:  # the engine may have read parts of both
+                raise Unavailable(CHANGED)
             _check_alive(link)
             if entry.id in self._stopped:  # its engine is being ended
                 raise Unavailable(STOPPED)

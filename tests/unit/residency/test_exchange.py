@@ -10,7 +10,7 @@ import pytest
 from launch.checks.checker import FileChecker
 from models.messages import MemoryFootprint
 from models.sources.resolve import digest
-from registry.errors import EngineFailed, NotFound, RoundhouseError
+from registry.errors import EngineFailed, NotFound, RoundhouseError, Unavailable
 from registry.recipes.definition import Prices, Recipe
 from registry.state.database import State
 from registry.storage.reserve import DiskReserve
@@ -194,6 +194,28 @@ async def test_files_that_changed_while_a_model_was_away_are_another_revision(wo
             await world.manager.unload(entry)
     assert seen == [seen[0], seen[0], digest(folder)[:12]]
     assert seen[0] != seen[2]
+
+
+async def test_files_that_change_during_a_load_are_not_served(world: World, tmp_path: Path) -> None:
+    """The engine may have read parts of both revisions."""
+    entry, weights, engine = world.manager.get("a"), tmp_path / "model.safetensors", FakeEngine()
+    weights.write_bytes(b"old")
+    entry.path = tmp_path
+    engine.load_gate.clear()
+    world.pool.make = lambda: engine
+    with State(tmp_path / "state") as state:
+        files = ModelFiles(state, NO_DEVICE, tmp_path / "converted", DiskReserve(tmp_path, 0), FileChecker())
+        world.manager.loader._revise = files.revise
+        waiting = asyncio.create_task(world.ask("a"))
+        while not world.pool.links or not world.pool.links[0].server._loading:
+            await asyncio.sleep(0.001)
+        weights.write_bytes(b"new")
+        engine.load_gate.set()
+        with pytest.raises(Unavailable, match="its files changed while it loaded"):
+            await waiting
+        world.pool.make = FakeEngine
+        await world.manager.load(entry)
+        assert entry.loaded_revision == digest(tmp_path)[:12]
 
 
 async def test_an_added_model_is_served(world: World, tmp_path: Path) -> None:
