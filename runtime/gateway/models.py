@@ -98,7 +98,7 @@ class Models:
         if wait:
             await self._residency.load(entry)
         else:
-            self._residency.request_load(entry)
+            self._residency.begin_load(entry)
         return self._view(entry)
 
     async def unload(self, name: str, *, force: bool = False) -> ModelView:

@@ -14,7 +14,7 @@ from registry import learning
 from registry.errors import Conflict, DoesNotFit, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
-from runtime.residency.entry import ModelEntry
+from runtime.residency.entry import LoadFailure, ModelEntry
 from runtime.residency.loader import Loader
 from runtime.residency.outlook import plan_all
 from runtime.residency.replicas import ReplicaScaler, need_of
@@ -174,11 +174,21 @@ class ResidencyManager:
                 replica.requested_since = entry.clock()
         self.decide()
 
-    async def load(self, entry: ModelEntry) -> None:
-        """Load the model on an operator's request and wait for it. Raises the load's error."""
+    def check_given_up(self, entry: ModelEntry) -> None:
+        """Raise DoesNotFit if the load just requested was given up at once, because it can never start."""
+        if entry.requested_since is None and entry.state in NOT_RESIDENT and not entry.has_others:
+            raise DoesNotFit(self.plan(entry).why)
+
+    def begin_load(self, entry: ModelEntry) -> None:
+        """Request the model on an operator's request, without a back-off. Raises DoesNotFit if it can never start."""
         if entry.state is S.FAILED:
             entry.failures.clear()
         self.request_load(entry)
+        self.check_given_up(entry)
+
+    async def load(self, entry: ModelEntry) -> None:
+        """Load the model on an operator's request and wait for it. Raises the load's error."""
+        self.begin_load(entry)
         while entry.lead.state is not S.READY:
             if entry.requested_since is None:  # the load was given up, perhaps immediately
                 if entry.state is S.FAILED and entry.failure is not None:
@@ -200,10 +210,20 @@ class ResidencyManager:
         if not force:
             check_unpinned(entry)
         with self.scaler.pause(entry.model):  # otherwise each would come back while another leaves, endlessly
-            for replica in entry.replicas[1:]:
-                replica.requested_since = None
+            for replica in entry.replicas:
+                self._withdraw(replica)
             await asyncio.gather(*(self._unload(replica) for replica in entry.replicas))
         self.decide()
+
+    def _withdraw(self, entry: ModelEntry) -> None:
+        """Take a replica out of the line, unless it is the first one and requests wait for it."""
+        if entry.number > 1:
+            entry.requested_since = None
+        elif entry.state in NOT_RESIDENT and entry.requested_since is not None and not entry.queue.waiting:
+            entry.requested_since = None
+            if entry.state is S.FAILED:
+                entry.to(S.ABSENT)
+            self.table.note_change()
 
     async def _unload(self, entry: ModelEntry, reason: str = "by hand") -> None:
         while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
@@ -302,14 +322,18 @@ class ResidencyManager:
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
     def _give_up(self, entry: ModelEntry, plan: policy.Plan) -> None:
-        """Fail the waiting requests of a model that can never start."""
+        """Fail the waiting requests of a model that can never start.
+
+        Without a back-off, since another pin or recipe makes it fit, and a further attempt costs nothing.
+        """
+        error, now = DoesNotFit(plan.why), entry.clock()
         entry.requested_since = None
-        entry.queue.refuse(DoesNotFit(plan.why))
+        entry.queue.refuse(error)
         if entry.state is S.ABSENT:
             entry.to(S.LOADING)
             entry.to(S.FAILED)
         if entry.state is S.FAILED:
-            entry.fail(DoesNotFit(plan.why))
+            entry.failures = [LoadFailure(error, now, now)]
         self.table.note_change()
 
     async def close(self) -> None:

@@ -163,6 +163,7 @@ class LocalBackend:
             self._metrics.cold.labels(entry.id).inc()
             if context.preference.respond_async:
                 self._residency.request_load(entry)
+                self._residency.check_given_up(entry)
                 raise LoadPending(entry.id, max(1.0, self._residency.expected_wait(entry)))
         adapter = None if target.version is None else reference(self._stored(target.version))
         if (estimator := self._estimators.get(entry.id)) is None:

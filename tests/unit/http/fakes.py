@@ -230,6 +230,7 @@ class FakeGateway:
             get=self.entries.__getitem__,
             next_to_leave=lambda: (),
             request_load=lambda _entry: self._request_load(),
+            check_given_up=lambda _entry: None,
             expected_wait=lambda entry: entry.remaining_load_seconds,
             unload=lambda _entry, _force: nothing(),
             exchanger=SimpleNamespace(waiting=lambda _: None, forget=lambda _: None),

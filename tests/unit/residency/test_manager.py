@@ -283,9 +283,44 @@ async def test_the_error_of_a_model_that_cannot_fit_has_its_size(world: World) -
 
 
 async def test_an_explicit_load_that_cannot_fit_fails_at_once(world: World) -> None:
-    world.manager.entries["a"].needed = 1000
+    entry = world.manager.entries["a"]
+    entry.needed = 1000
     with pytest.raises(DoesNotFit, match="1000 B"):
-        await asyncio.wait_for(world.manager.load(world.manager.entries["a"]), 200)
+        await asyncio.wait_for(world.manager.load(entry), 200)
+    with pytest.raises(DoesNotFit, match="1000 B"):
+        world.manager.begin_load(entry)
+    world.manager.request_load(entry)
+    with pytest.raises(DoesNotFit, match="1000 B"):
+        world.manager.check_given_up(entry)
+
+
+async def test_a_model_that_did_not_fit_is_served_as_soon_as_it_does(world: World) -> None:
+    await world.ask("b")
+    world.manager.entries["a"].needed = 200
+    world.manager.pin(world.manager.entries["b"], True)
+    for _ in range(2):
+        with pytest.raises(DoesNotFit, match="unpin one"):
+            await world.ask("a")
+    world.manager.pin(world.manager.entries["b"], False)
+    assert await world.ask("a"), "without a back-off"
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_an_unload_ends_the_wait_of_a_load_for_room(world: World, has_failed: bool) -> None:
+    for name in "ab":
+        await world.ask(name)
+        world.manager.entries[name].recipe = recipe(name, min_resident=600)
+    entry = world.manager.entries["c"]
+    if has_failed:
+        entry.state = ModelState.FAILED
+    loading = asyncio.create_task(world.manager.load(entry))
+    await asyncio.sleep(0)
+    assert entry.requested_since is not None
+    await world.manager.unload(entry)
+    with pytest.raises(Conflict, match="was unloaded"):
+        await loading
+    await world.manager.unload(world.manager.entries["b"])
+    assert entry.state is ModelState.ABSENT, "no request waits for it"
 
 
 async def test_the_number_of_waiting_requests_is_bounded(world: World) -> None:
