@@ -100,11 +100,12 @@ class TeamAdapters:
             names = self._names[base] = [self.spelled(key) for key in seen]
         return names
 
-    def without_model(self, base: str, spelling: str) -> tuple[AdapterKey, ...]:
-        """Find an adapter whose base is no longer served. It cannot be resolved, but can still be removed."""
+    def without_model(self, spelling: str, base: str | None = None) -> tuple[AdapterKey, ...]:
+        """Find adapters whose base is no longer served. They cannot be resolved, but can still be removed."""
         team, _, name = spelling.rpartition("/")
-        key = AdapterKey(base, name, team or self.team)
-        return (key,) if key in self.all and self.sees(key) else ()
+        owned = (team or self.team, name)
+        keys = (key for key in self.all if (key.team, key.name) == owned and base in (None, key.base))
+        return tuple(key for key in keys if self.sees(key) and key not in self._named.get(owned, ()))
 
     def is_name(self, spelling: str, base: str | None) -> bool:
         """Return whether any team has an adapter of this name, which new shared names must not reuse."""
@@ -284,8 +285,10 @@ class Catalog:
             return owned.all[_only(name, keys)]
         base, colon, spelling = name.rpartition(":")
         base = self.aliases.get(base, base)
-        if colon and (matches := owned.find(spelling, base) or owned.without_model(base, spelling)):
+        if colon and (matches := owned.find(spelling, base) or owned.without_model(spelling, base)):
             return owned.all[matches[0]]
+        if keys := owned.without_model(name):
+            return owned.all[_only(name, keys)]
         if name in self.recipes or name in self.aliases:
             raise NotFound(f"'{name}' is a model, not an adapter; see /v1/models/{name}.", code="adapter_not_found")
         _unknown(name, "adapter", owned.names(), code="adapter_not_found")
