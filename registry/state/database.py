@@ -17,7 +17,7 @@ from registry.state.adapters import AdapterTable, RouterTable
 from registry.state.formats import bring_up
 from registry.state.models import ModelTable
 from registry.state.tables import ADAPTERS, COUNTED, METADATA, ROUTERS, VERSION_TABLE, VersionTables
-from registry.storage.database import SQLITE, Database, url_of
+from registry.storage.database import SQLITE, Database, file_url, url_of
 from registry.storage.files import SERVER_ID, make_private, make_private_file, server_id
 from registry.storage.migration import alone, can_use, refuse_newer, upgrade
 
@@ -58,7 +58,7 @@ def is_remote(url: str | None) -> bool:
 
 def open_file(path: Path) -> Database:
     """Open an SQLite database. Raises as `open_state` does."""
-    database = Database(url_of(f"{SQLITE}:///{path.absolute()}"))
+    database = Database(file_url(path))
     with database.closing_on_error():
         with alone(path.parent):
             bring_up(path)
@@ -72,7 +72,7 @@ def look(directory: Path, url: str | None = None) -> Database:
     if not (directory / (FILE if is_file else SERVER_ID)).is_file():
         raise NotFound(f"No server has used the data directory {directory}.", code="no_state")
     if url is None or is_file:
-        database = Database(url_of(f"{SQLITE}:///{(directory / FILE).absolute()}"), read_only=True)
+        database = Database(file_url(directory / FILE), read_only=True)
     else:
         database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
     with database.closing_on_error():

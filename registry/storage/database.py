@@ -40,6 +40,11 @@ def url_of(text: str) -> URL:
     return url
 
 
+def file_url(path: Path) -> URL:
+    """Return the address of an SQLite file. In a text, a `?` in its path would end the path."""
+    return URL.create(SQLITE, database=str(path.absolute()))
+
+
 class Database:
     """Thread-safe. Connects at first use.
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from registry.storage.database import SQLITE, Database, url_of
+from registry.storage.database import Database, file_url, url_of
 from registry.storage.migration import upgrade
 from tenants.key_settings import FILE
 from tenants.storage.tables import VERSION_TABLE
@@ -15,7 +15,7 @@ def open_tables(data_dir: Path, url: str | None = None) -> Database:
 
     Raises BadRequest for a wrong URL, Conflict for a database of a newer version, Unavailable.
     """
-    database = Database(url_of(url or f"{SQLITE}:///{(data_dir / FILE).absolute()}"))
+    database = Database(url_of(url) if url else file_url(data_dir / FILE))
     with database.closing_on_error():
         upgrade(database, MIGRATIONS, VERSION_TABLE)
     return database

@@ -13,6 +13,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from registry.errors import BadRequest, Conflict, NotFound, Unauthorized, Unavailable
+from registry.state.database import FILE as STATE
+from registry.state.database import open_state
 from registry.storage.database import Database, url_of
 from tenants.caller import EVERY, SCOPES, Scope, ServiceClass
 from tenants.key_settings import FILE
@@ -369,6 +371,15 @@ def test_urls_of_databases_are_read_or_refused() -> None:
     for wrong in ("mysql://x/y", "sqlite+aiosqlite://", "postgresql://u@h/d", "no url", ""):
         with pytest.raises(BadRequest):
             url_of(wrong)
+
+
+def test_a_data_directory_may_have_any_name(tmp_path: Path) -> None:
+    """In the text of an address a question mark would end the path, and the file would be outside the directory."""
+    for name in ("what?", "100%", "a%3Fb", "a b#c", "ü;'&"):
+        open_tables(tmp_path / name / "data").close()
+        open_state(tmp_path / name / "data").close()
+        assert {FILE, STATE} <= {file.name for file in (tmp_path / name / "data").iterdir()}
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_a_database_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:

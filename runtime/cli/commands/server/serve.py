@@ -205,7 +205,7 @@ def _check_versions(settings: "Settings") -> None:
     with fast_imports():
         from registry.state import database as state
         from registry.state import tables as state_tables
-        from registry.storage.database import SQLITE, Database, url_of
+        from registry.storage.database import SQLITE, Database, file_url, url_of
         from registry.storage.files import server_id
         from registry.storage.migration import refuse_newer
         from tenants import key_settings
@@ -215,16 +215,12 @@ def _check_versions(settings: "Settings") -> None:
     folder = settings.data_dir.absolute()
     remote = settings.database if state.is_remote(settings.database) else None
     schema = f"roundhouse_{server_id(folder)}" if remote else None
-    for text, within, scripts, table in (
-        (remote or f"{SQLITE}:///{folder / state.FILE}", schema, state.MIGRATIONS, state_tables.VERSION_TABLE),
-        (
-            settings.database or f"{SQLITE}:///{folder / key_settings.FILE}",
-            None,
-            tenants.MIGRATIONS,
-            tenants_tables.VERSION_TABLE,
-        ),
+    teams = url_of(settings.database) if settings.database else file_url(folder / key_settings.FILE)
+    own = url_of(remote) if remote else file_url(folder / state.FILE)
+    for url, within, scripts, table in (
+        (own, schema, state.MIGRATIONS, state_tables.VERSION_TABLE),
+        (teams, None, tenants.MIGRATIONS, tenants_tables.VERSION_TABLE),
     ):
-        url = url_of(text)
         if url.drivername == SQLITE and not Path(url.database or "").is_file():
             continue
         with suppress(Unavailable), closing(Database(url, schema=within, read_only=True)) as database:
