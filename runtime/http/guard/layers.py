@@ -2,6 +2,7 @@
 
 import re
 import resource
+import sys
 from functools import partial
 from typing import Any
 
@@ -61,10 +62,10 @@ def connection_bounds(settings: Settings, idle_per_address: int) -> ConnectionBo
     If the system allows few descriptors (call `raise_file_limit` first), idle connections get at most half of them.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = FILES if files == resource.RLIM_INFINITY else files // 2
+    files, room = (sys.maxsize, FILES) if files == resource.RLIM_INFINITY else (files, files // 2)
     idle = IdleConnections(min(settings.max_idle, room), min(idle_per_address, room))
     return ConnectionBounds(
-        settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle
+        settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle, files
     )
 
 

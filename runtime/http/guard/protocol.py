@@ -46,6 +46,8 @@ SLOWEST = 8 << 20
 _HEADER_MARKS = len(b": \r\n")
 LARGE = 2**14
 """Bodies of at least this many bytes are not copied to be sent together with the head."""
+SPARE_FILES = 2
+"""File descriptors below the limit at which it is logged that none are left. Other threads may take the last ones."""
 PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
 """Seconds of the first and the longest pause between probes of a client that half closed its connection."""
 
@@ -103,6 +105,8 @@ class ConnectionBounds:
     unread_seconds: float
     pipelined: int
     idle: IdleConnections
+    files: int
+    """Most file descriptors of this process. libuv closes connections beyond them at once, without a word."""
 
 
 class GuardedConnection(HttpToolsProtocol):
@@ -134,6 +138,10 @@ class GuardedConnection(HttpToolsProtocol):
     # --- connection -----------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        number = transport.get_extra_info("socket").fileno()  # the lowest free one
+        if number >= self._bounds.files - SPARE_FILES:
+            text = "no file descriptors are left, so further connections are closed: raise the limit of open files"
+            log.error(text, extra={"limit": self._bounds.files})
         self._wait()
         self._arm(self._bounds.header_seconds)
 

@@ -33,6 +33,17 @@ async def test_two_requests_on_one_connection_are_answered(tmp_path: Path) -> No
         wire.close()
 
 
+async def test_the_last_file_descriptor_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """libuv closes connections beyond the limit without an answer, and nothing else would tell of it."""
+    for files, logged in ((1_024, False), (8, True)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        async with served(tmp_path / str(files), header_seconds=PATIENCE) as server:
+            assert (await server.ask(READ)).status == 200
+        assert ("no file descriptors are left" in caplog.text) == logged
+
+
 @pytest.mark.parametrize(
     "head",
     [b"GET / HTTP/1.1\r\nx: ", b"GET /", b"GET / HTTP/1.1\r\n", b"\r\n\r\n"],
