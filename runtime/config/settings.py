@@ -367,6 +367,8 @@ class Settings(BaseSettings):
         for host in value:
             if "/" in host:
                 raise ValueError(f"{host} is not a valid host: write a name or an address, such as models.example")
+            if "*" in host and host != "*":
+                raise ValueError(f"{host} would match no host: name each one, or accept any with *")
         return value
 
     @field_validator("fleet_listen", "fleet_address")
@@ -396,6 +398,8 @@ class Settings(BaseSettings):
         """Raise ValueError for a value that no browser sends as Origin."""
         for origin in value:
             scheme, separator, host = origin.rstrip("/").partition("://")
+            if "*" in host:
+                raise ValueError(f"{origin} would match no origin: name each one, or accept any with *")
             if origin not in ("*", "null") and not (scheme and separator and host and "/" not in host):
                 raise ValueError(f"{origin} is not a valid origin: write scheme and host, such as https://app.example")
         return value

@@ -125,6 +125,8 @@ def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypa
         ("currency", "eur", "--currency cannot be 'eur'; write three capital letters, such as EUR."),
         ("fleet-listen", "8443", "--fleet-listen cannot be '8443'; write HOST:PORT, such as 0.0.0.0:8443."),
         ("cors-origins", "x", "--cors-origins: x is not a valid origin: write scheme and host"),
+        ("cors-origins", "https://*.x", "--cors-origins: https://*.x would match no origin: name each one, or"),
+        ("allowed-hosts", "*.x", "--allowed-hosts: *.x would match no host: name each one, or accept any with *"),
         ("max-audio-seconds", "nan", "--max-audio-seconds"),
         ("bounds-factor", "-1", "; write more than 0.0."),
     ],
