@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -98,6 +99,10 @@ class LineAttempt:
         """
         code = "" if status < 400 else _code(body) or f"status_{status}"
         self._end = LineEnd(status, code, body, self.request, retry_after=retry_after, reached_engine=False)
+
+    def retry_soon(self) -> None:
+        """Let a refused line run again after the shortest pause."""
+        self._end = replace(self._end, retry_after=None)
 
     def rider(self, settled: Settlement, *, reached_engine: bool) -> "LineAttempt":
         """Return the rows to write with this end. reached_engine: the request had a turn and kept it."""

@@ -8,7 +8,8 @@
 | a line's key lost its rights             | its batch is cancelled, with the reason in its faults                    |
 | a batch is cancelled, or its window ends | its running lines are stopped; its waiting lines are dropped             |
 | another server closed the epoch          | running lines are stopped and write nothing; a new epoch is opened       |
-| a budget is spent                        | lines for which it would pay wait, and their batches say until when      |
+| a budget is spent                        | lines for which it would pay wait, and their batches say until when;     |
+|                                          | only for a moment if running lines have reserved what is missing         |
 | the server starts to stop                | no more lines are claimed; running lines may finish                      |
 | `close`                                  | running lines are stopped and wait again; the epoch is closed            |
 
@@ -29,7 +30,7 @@ import msgspec
 from batches.looks import look_repeatedly
 from batches.records import CHUNK, BatchFault, BatchRecord, BatchState, LineState
 from batches.store import BatchStore
-from batches.work import policy
+from batches.work import ends, policy
 from batches.work.forecaster import Forecaster, Observe
 from batches.work.running import LineAttempt
 from batches.work.waiting import WaitingLines
@@ -417,6 +418,10 @@ class BatchWorker:
         await self._see_to_end(attempt, room)
 
     async def _see_to_end(self, attempt: LineAttempt, room: str) -> None:
+        is_refused = _is_over_budget(attempt)
+        is_reserved = is_refused and self._others_run(attempt, room)
+        if is_reserved:  # they return what they do not use
+            attempt.retry_soon()
         if attempt.has_rider:
             await asyncio.wait({attempt.ended})  # unlike `await`, this leaves the future alone if the line is stopped
         while not attempt.was_written:
@@ -436,13 +441,22 @@ class BatchWorker:
             self._shares.charge(room, attempt.batch.team, work, attempt.caller.weight)
         if attempt.change().state is LineState.WAITING:
             self._waiting.give_back()
-        if end.code == BudgetExceeded.code and not end.reached_engine:
+        if is_refused:
             now, seconds = self._clock(), end.retry_after
-            until = None if seconds is None else now + seconds
+            longest = ends.REFUSED_PAUSE if is_reserved else BUDGET_SECONDS
             pause = self._paused.setdefault((attempt.batch.team, attempt.batch.key, room), _Pause())
-            pause.end = now + (BUDGET_SECONDS if seconds is None else min(BUDGET_SECONDS, seconds))
-            pause.until = until
+            pause.end = max(pause.end, now + (longest if seconds is None else min(longest, seconds)))
+            if not is_reserved:
+                pause.until = None if seconds is None else now + seconds
             pause.batches.add(attempt.batch.id)
+
+    def _others_run(self, attempt: LineAttempt, room: str) -> bool:
+        """Whether lines run that the same budgets pay, each of which has reserved the most that it may cost."""
+        whose = attempt.batch.team, attempt.batch.key, room
+        return any(
+            (other.batch.team, other.batch.key, its_room) == whose and not _is_over_budget(other)
+            for other, its_room in self._running.values()
+        )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         attempt, room = self._running.pop(task)
@@ -461,6 +475,12 @@ class BatchWorker:
         task = asyncio.create_task(work, name=attempt.request)
         self._running[task] = attempt, room
         task.add_done_callback(self._ended)
+
+
+def _is_over_budget(attempt: LineAttempt) -> bool:
+    """Whether a budget refused a line."""
+    end = attempt.end_record
+    return end.code == BudgetExceeded.code and not end.reached_engine
 
 
 def _error(error: RoundhouseError) -> bytes:

@@ -396,6 +396,24 @@ async def test_a_spent_budget_of_one_key_leaves_the_lines_of_the_teams_others_al
         await bench.close()
 
 
+async def test_reservations_of_running_lines_do_not_count_as_a_spent_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget holds the reservations of five lines, and the cost of all fifty."""
+    monkeypatch.setattr(worker, "BUDGET_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr(ends, "LONGEST_REFUSED", 2 * PATIENCE)
+    limiter = Limiter()
+    limiter.replace([Limit("l", "team", "search", Kind.MONTH, 600 * 10**6)], {})
+    bench = Bench(tmp_path, limiter)
+    await bench.open()
+    try:
+        await bench.create([body("t", max_tokens=10) for _ in range(50)])
+        assert (await bench.until_final()).counts == LineCounts(50, 50)
+        assert bench.cost() == 50 * (5 + 2 * 2) * 10**6
+    finally:
+        await bench.close()
+
+
 async def test_a_stopped_server_goes_on_where_it_was(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.open()
