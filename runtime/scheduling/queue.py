@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 
 from models.messages import AdapterRef
-from registry.errors import RoundhouseError, Unavailable
+from registry.errors import Conflict, RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from routing.replicas import ReplicaState
@@ -238,12 +238,18 @@ class ModelQueue:
     ) -> SlotLease:
         """Wait for a turn. `probe`: the probe that the adapter must have passed.
 
-        Raises QueueFull, Unreachable, Conflict (no adapter places) or Unavailable (code adapter_probe_failed) at once,
-        and Unavailable after `max_wait` seconds (default: the recipe's `queue.max_wait`).
+        Raises QueueFull, Unreachable, Conflict (no adapter places, or too small ones) or Unavailable (code
+        adapter_probe_failed) at once, and Unavailable after `max_wait` seconds (default: the recipe's
+        `queue.max_wait`).
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
         if adapter is not None:
             self.policy.check_places()
+            if adapter.rank > (most := self.recipe.memory.adapters.max_rank):  # lowered since it was registered
+                raise Conflict(
+                    f"The adapter has rank {adapter.rank}, and this model's places take {most}. Raise "
+                    "memory.adapters.max_rank in its recipe."
+                )
             if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
                 raise refusal
         self.arrivals.add(claim.service_class, claim.work, self._clock())

@@ -139,12 +139,21 @@ async def test_a_client_that_leaves_just_as_its_turn_comes_holds_nothing(world: 
     assert await ask(world, None) == 5
 
 
-async def test_an_adapter_without_places_is_refused_and_leaves_nothing_behind(world: World) -> None:
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        (AdapterPlaces(device=0, host=0), "no adapter places"),
+        (AdapterPlaces(device=2, host=4, max_rank=1), "rank 8.* take 1. Raise memory.adapters.max_rank"),
+    ],
+)
+async def test_an_adapter_without_a_place_that_fits_is_refused_and_leaves_nothing_behind(
+    world: World, places: AdapterPlaces, message: str
+) -> None:
     recipe = world.queue.recipe
-    memory = recipe.memory.model_copy(update={"adapters": AdapterPlaces(device=0, host=0)})
+    memory = recipe.memory.model_copy(update={"adapters": places})
     world.queue.change(recipe.model_copy(update={"memory": memory}))
     world.queue.open(world.link)
-    with pytest.raises(Conflict, match="no adapter places"):
+    with pytest.raises(Conflict, match=message):
         await ask(world, adapter("a"))
     assert (world.queue.waiting, world.queue._bounds.waiting) == (0, 0)
     assert not world.queue.holds(adapter("a").digest)
