@@ -1,4 +1,4 @@
-"""Patches of vLLM's application: Messages, parsers, finish reasons, adapters' templates.
+"""Patches of vLLM's application: Messages, parsers, finish reasons and statuses, adapters' templates.
 
 Messages: a last message of the assistant is the beginning of the answer, but vLLM would start a new one. vLLM counts
 the tokens of `thinking` without passing it to the template. It parses an error in the stream as a piece of the answer,
@@ -29,6 +29,8 @@ from models.messages import THINK
 from registry.errors import BadRequest
 
 _ERROR, _DATA = 'data: {"error":', "data: "
+CUT = "incomplete"
+"""Status in Responses of an answer that the limit of tokens ended, and of the item in which it did."""
 
 
 TEMPLATE: ContextVar[str] = ContextVar("roundhouse_template", default="")
@@ -183,6 +185,8 @@ def patch_parsers(state: Any, tool_parser: str) -> None:
             setattr(handler, attribute, whole_answers(prompt_aware(kind), tool_parser))
         if hasattr(handler, "chat_completion_full_generator"):
             _patch_finish(handler)
+        if hasattr(handler, "responses_full_generator"):
+            _patch_status(handler)
 
 
 def _patch_finish(handler: Any) -> None:
@@ -205,6 +209,36 @@ def _patch_finish(handler: Any) -> None:
         return answer
 
     handler.chat_completion_full_generator = full_generator
+
+
+def _patch_status(handler: Any) -> None:
+    """Mark the item in which an answer of Responses was cut as incomplete, as OpenAI does."""
+    stock_full, stock_stream = handler.responses_full_generator, handler.responses_stream_generator
+
+    async def full_generator(*arguments: Any, **named: Any) -> Any:
+        answer = await stock_full(*arguments, **named)
+        if getattr(answer, "status", None) == CUT and answer.output:
+            _mark_cut(answer.output[-1])
+        return answer
+
+    async def stream_generator(*arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
+        done: Any = None  # an item's last event, until it is known whether another item follows
+        async with aclosing(stock_stream(*arguments, **named)) as events:
+            async for event in events:
+                if done is not None:
+                    if event.type == "response.completed" and event.response.status == CUT:
+                        _mark_cut(done.item)
+                    yield done
+                done = event if event.type == "response.output_item.done" else None
+                if done is None:
+                    yield event
+
+    handler.responses_full_generator, handler.responses_stream_generator = full_generator, stream_generator
+
+
+def _mark_cut(item: Any) -> None:
+    if item.type in ("message", "reasoning"):  # a call is only sent as one if it is whole
+        item.status = CUT
 
 
 def prompt_aware(kind: Any) -> Any:

@@ -130,6 +130,7 @@ def _patch_all() -> None:
     batch_share.patch(Scheduler)
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
+    SamplingParams._verify_greedy_sampling = lambda _: None
     missing_weights.patch(DefaultModelLoader)
     reading.patch(factories, image, BaseRenderer)
     decoding.patch(connector, media_image, media_audio, video, (decoders, opencv))

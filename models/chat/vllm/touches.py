@@ -436,6 +436,26 @@ REPLACED = (
         also="choices message tool_calls finish_reason outputs",
     ),
     VllmPatch(
+        "vllm.entrypoints.openai.responses.serving:OpenAIServingResponses.responses_full_generator",
+        "the item in which an answer was cut is incomplete, too",
+        PIN,
+        ANSWERS,
+        also="output",
+    ),
+    VllmPatch(
+        "vllm.entrypoints.openai.responses.serving:OpenAIServingResponses.responses_stream_generator",
+        "the same in a stream",
+        PIN,
+        ANSWERS,
+    ),
+    VllmPatch(
+        "vllm.sampling_params:SamplingParams._verify_greedy_sampling",
+        "several answers at temperature 0, as at OpenAI; vLLM refuses them though it can give them",
+        PIN,
+        ANSWERS,
+        takes="self",
+    ),
+    VllmPatch(
         "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat._create_chat_logprobs",
         "the real bytes of a token that is a part of a character",
         PIN,

@@ -133,6 +133,36 @@ async def test_counts_equal_vllms_own(bench: Bench) -> None:
     assert (await bench.ask(TEXT, {"prompt": "x" * 300, "max_tokens": 1})).usage.cached_tokens >= 128
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, {"messages": chat_nasty.HELLO}), (TEXT, {"prompt": "hi"})])
+async def test_several_answers_at_temperature_0_are_equal(
+    bench: Bench, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    answer = await bench.ask(path, {**body, "n": 3, "temperature": 0, "max_tokens": 4, "ignore_eos": True, **more})
+    texts: dict[int, str] = {}
+    for event in answer.events if stream else [answer.json]:
+        for choice in event["choices"]:
+            message = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
+            texts[choice["index"]] = texts.get(choice["index"], "") + (message.get("content") or "")
+        reported = event.get("usage")
+    assert sorted(texts) == [0, 1, 2]
+    assert len(set(texts.values())) == 1
+    assert reported["completion_tokens"] == answer.usage.completion_tokens == 3 * 4
+    assert reported["prompt_tokens"] == answer.usage.prompt_tokens
+
+
+async def test_the_item_in_which_a_response_was_cut_is_incomplete(bench: Bench) -> None:
+    body = {"input": "hi", "max_output_tokens": 4, "temperature": 0}
+    whole = (await bench.ask(RESPONSES, body)).json
+    assert (whole["status"], [item["status"] for item in whole["output"]]) == ("incomplete", ["incomplete"])
+    events = (await bench.ask(RESPONSES, {**body, "stream": True})).events
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    done, last = events[-2:]
+    assert (done["type"], done["item"]["status"]) == ("response.output_item.done", "incomplete")
+    assert (last["type"], last["response"]["output"]) == ("response.incomplete", [done["item"]])
+
+
 async def test_usage_is_reported_only_on_request(bench: Bench) -> None:
     body = {"messages": chat_nasty.HELLO, "max_tokens": 3, "stream": True}
     plain = await bench.ask(CHAT, body)
