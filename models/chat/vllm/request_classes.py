@@ -8,7 +8,7 @@ response) and record why it is none: 20,000 items that are numbers, 300 kB, bloc
 
 import sys
 import types
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -94,29 +94,51 @@ async def _refused(_: Request, error: Exception) -> Response:
     errors = error.errors()
     parts = [{**fault, "loc": fault["loc"][1:]} for fault in errors]
     if all(fault["loc"] and isinstance(fault["loc"][0], int) for fault in parts):
-        return _answer(*describe_part(parts))
+        return _answer(*describe_part(parts, error.body))
     return _answer(*describe(errors, error.body))
 
 
-async def _refused_part(_: Request, error: Exception) -> Response:
+async def _refused_part(request: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
-    return _answer(*describe_part(error.errors()))
+    return _answer(*describe_part(error.errors(), await request.json()))
 
 
-def describe_part(errors: Sequence[Any]) -> tuple[str, str | None]:
+def describe_part(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
     """Describe faults of a message's parts or calls.
 
-    They are validated late and separately, so vLLM does not say which message they belong to.
+    They are validated late and separately, so vLLM does not say which message they belong to: it is the first with the
+    wrong value in that place.
     """
-    return describe([{**fault, "loc": ("body", *_of_part(fault["loc"]))} for fault in of_their_kind(errors)], None)
+    messages = body.get("messages") if isinstance(body, dict) else None
+    faults = [
+        {**fault, "loc": ("body", *_of_part(fault, messages if isinstance(messages, list) else ()))}
+        for fault in of_their_kind(errors)
+    ]
+    return describe(faults, None)
 
 
-def _of_part(where: Sequence[str | int]) -> Sequence[str | int]:
-    number, *inside = where or (0,)
-    if not isinstance(number, int):
-        return where
-    is_call = bool(inside) and "ToolCall" in str(inside[0])
-    return [f"tool_calls[{number}]" if is_call else f"content[{number}]", *inside[1:]]
+def _of_part(fault: Mapping[str, Any], messages: Sequence[Any]) -> Sequence[str | int]:
+    where, number = fault["loc"], None
+    if where and isinstance(where[0], int):  # of a list of parts or calls; otherwise of one part
+        number, where = where[0], where[1:]
+    field = "tool_calls" if where and "ToolCall" in str(where[0]) else "content"
+    inside = where if number is None else where[1:]
+    holder = inside[:-1] if fault["type"] == "missing" else inside
+    for index, message in enumerate(messages):
+        parts = message.get(field) if isinstance(message, dict) else None
+        for place, part in enumerate(parts) if isinstance(parts, list) else ():
+            if number in (None, place) and _value(part, holder) == (fault.get("input"),):
+                return [f"messages[{index}].{field}[{place}]", *inside]
+    return fault["loc"] if number is None else [f"{field}[{number}]", *inside]
+
+
+def _value(value: Any, path: Iterable[str | int]) -> tuple[Any] | None:
+    """Return the value at a path, in a tuple; None if there is none. Skips pydantic's names of its own types."""
+    for part in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part, value)
+    return (value,)
 
 
 def of_their_kind(errors: Sequence[Any]) -> Sequence[Any]:

@@ -114,21 +114,48 @@ def test_a_value_of_an_unknown_kind_is_refused_with_the_known_ones() -> None:
 async def test_a_call_that_is_read_later_is_named_by_its_place_among_the_calls() -> None:
     """The error is raised within the request's class, so that FastAPI reports it as a fault of the body."""
     where = ("body", 0, "ChatCompletionMessageFunctionToolCallParam", "function", "arguments")
-    fault = {"loc": where, "type": "string_type", "msg": "Input should be a valid string"}
-    answer = await _refused(Request({"type": "http"}), RequestValidationError([fault], body={"messages": []}))
-    error = json.loads(bytes(answer.body))["error"]
-    assert error["param"] == "tool_calls[0].function.arguments"
+    fault = {"loc": where, "type": "string_type", "msg": "Input should be a valid string", "input": 5}
+    messages = [
+        {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": arguments}}]}
+        for arguments in ("", "{}", 5)
+    ]
+    for body, place in (({"messages": messages}, "messages[2]."), ({"messages": []}, "")):
+        answer = await _refused(Request({"type": "http"}), RequestValidationError([fault], body=body))
+        error = json.loads(bytes(answer.body))["error"]
+        assert error["param"] == f"{place}tool_calls[0].function.arguments"
 
 
-async def test_a_part_that_is_read_later_is_named_by_its_place_in_the_content() -> None:
-    parts = TypeAdapter(list[Part | Other])
+def sent(body: Any) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body).encode()}
+
+    return Request({"type": "http"}, receive)
+
+
+async def test_a_part_that_is_read_alone_is_named_by_its_message_and_place() -> None:
+    part = {"type": "text", "text": 5}
     with pytest.raises(ValidationError) as wrong:
-        parts.validate_python([{"type": "text", "text": "x"}, {"type": "movie"}])
-    answer = await _refused_part(Request({"type": "http"}), wrong.value)
-    error = json.loads(bytes(answer.body))["error"]
-    assert error["param"] == "content[1].type"
-    assert "Input should be 'text'; or: Input should be 'other'" in error["message"]
-    assert "pydantic" not in error["message"]
+        TypeAdapter(Part).validate_python(part)
+    messages = [HELLO, {"role": "user", "content": [{"type": "text", "text": "x"}, part]}]
+    error = json.loads(bytes((await _refused_part(sent({"messages": messages}), wrong.value)).body))["error"]
+    assert error["param"] == "messages[1].content[1].text"
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [({"type": "movie"}, "type"), ({"type": "text"}, "text"), ({"type": "text", "text": None}, "text")],
+)
+async def test_a_part_that_is_read_later_is_named_by_its_message_and_place(part: Any, place: str) -> None:
+    text = {"type": "text", "text": "x"}
+    with pytest.raises(ValidationError) as wrong:
+        TypeAdapter(list[Part | Other]).validate_python([text, part])
+    messages = [HELLO, {"role": "user", "content": [text, text]}, {"role": "user", "content": [text, part]}]
+    for body, holder in (({"messages": messages}, "messages[2]."), ({"prompt": "x"}, "")):
+        answer = await _refused_part(sent(body), wrong.value)
+        error = json.loads(bytes(answer.body))["error"]
+        assert error["param"] == f"{holder}content[1].{place}"
+        assert error["message"].startswith(f"{holder}content[1].{place}: ")
+        assert "pydantic" not in error["message"]
 
 
 def test_only_the_first_of_many_faults_are_described() -> None:
