@@ -2,12 +2,14 @@
 
 import msgspec
 
-from models.chat.requests.request import CHAT, TOKENIZING, ChatRequest, begins, list_items, number
+from models.chat.requests.request import CHAT, MESSAGES, TOKENIZING, ChatRequest, begins, list_items, number
 from registry.base.json import NOT_JSON
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
 
 LEAST_TOP_P = b"1e-12"
+LEAST_BUDGET = 1024
+"""Anthropic's least `thinking.budget_tokens`."""
 TOKEN_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Token limits: of Chat Completions, where it outweighs the next; of all but Responses; of Responses."""
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority", "use_beam_search")
@@ -110,10 +112,18 @@ def token_limits(request: ChatRequest) -> dict[str, int]:
 
 
 def cut_tokens(request: ChatRequest, most: int) -> None:
-    """Lower the requested length of the answer to at most `most` tokens."""
-    for name, value in token_limits(request).items():
+    """Lower the requested length of the answer to at most `most` tokens.
+
+    Anthropic's budget of thinking must be smaller, so it is lowered, too, if the client's was.
+    """
+    limits = token_limits(request)
+    for name, value in limits.items():
         if value > most:
             request.replace(name, str(most).encode())
+    thinking = request.raw_object("thinking") if request.path == MESSAGES else {}
+    budget = number(thinking["budget_tokens"], 0) if "budget_tokens" in thinking else 0
+    if LEAST_BUDGET < most <= budget < limits.get("max_tokens", 0):
+        request.replace("thinking", msgspec.json.encode({**thinking, "budget_tokens": most - 1}))
 
 
 def allow_top_p_of_zero(request: ChatRequest) -> None:

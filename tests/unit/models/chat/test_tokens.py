@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.chat.requests import limits
-from models.chat.requests.request import CHAT, ChatRequest
+from models.chat.requests.request import CHAT, MESSAGES, ChatRequest
 from registry.recipes.definition import Recipe
 
 NUMBERS = st.dictionaries(
@@ -30,6 +30,26 @@ def test_a_body_with_a_smaller_number_is_unchanged() -> None:
     request = ChatRequest(CHAT, body)
     limits.cut_tokens(request, 512)
     assert request.body is body
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "budget", "expected"),
+    [
+        (MESSAGES, 32_000, 31_999, 8_191),  # Claude Code's
+        (MESSAGES, 32_000, 8_192, 8_191),
+        (MESSAGES, 32_000, 8_000, 8_000),
+        (MESSAGES, 32_000, 32_000, 32_000),  # which Anthropic's API refuses, too
+        (MESSAGES, 8_192, 9_000, 9_000),
+        (CHAT, 32_000, 31_999, 31_999),
+    ],
+)
+def test_a_budget_of_thinking_is_cut_with_the_length_of_the_answer(
+    path: str, length: int, budget: int, expected: int
+) -> None:
+    thinking = {"type": "enabled", "budget_tokens": budget}
+    request = ChatRequest(path, json.dumps({"max_tokens": length, "thinking": thinking}).encode())
+    limits.cut_tokens(request, 8_192)
+    assert json.loads(request.body) == {"max_tokens": 8_192, "thinking": {**thinking, "budget_tokens": expected}}
 
 
 @pytest.mark.parametrize(
