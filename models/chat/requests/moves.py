@@ -50,7 +50,7 @@ _EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
 _NULL, _BLANK, _UNLIMITED = msgspec.Raw(b"null"), msgspec.Raw(b'""'), msgspec.Raw(b"-1")
 _FALSE = msgspec.Raw(b"false")
 _ASSISTANT = msgspec.Raw(b'"assistant"')
-_ANSWER, _IMAGE = (b'"output_text"', b'"refusal"'), b'"input_image"'
+_ANSWER, _IMAGE, _FILE = (b'"output_text"', b'"refusal"'), b'"input_image"', b'"input_file"'
 """Types of content parts: of an answer, and of a request. Inside a text their quotes would be escaped."""
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -155,8 +155,9 @@ def _name_messages(request: ChatRequest) -> None:
 
 
 def _detail_images(request: ChatRequest) -> None:
-    """Complete images, also those in the output of a tool, where vLLM refuses them."""
-    if _IMAGE not in bytes(request.fields.get("input", _NULL)):
+    """Complete images, also those in the output of a tool, where vLLM refuses them. Raises BadRequest for files."""
+    raw = bytes(request.fields.get("input", _NULL))
+    if _IMAGE not in raw and _FILE not in raw:
         return  # the usual case
     items = request.value("input")
     if not isinstance(items, list):
@@ -172,6 +173,12 @@ def _detailed(item: Any, at: str) -> Any:
             return {**item, "content": [_detailed(part, f"{at}.content[{n}]") for n, part in enumerate(parts)]}
         case {"output": list(parts)}:
             return {**item, "output": [_detailed(part, f"{at}.output[{n}]") for n, part in enumerate(parts)]}
+        case {"type": "input_file"}:
+            raise BadRequest(
+                f"{at}: files are not read here. Send the file's text, as a part of type 'input_text'.",
+                param=at,
+                code="invalid_value",
+            )
         case {"type": "input_image", "file_id": str()} if item.get("image_url") is None:
             field = f"{at}.file_id"
             raise BadRequest(

@@ -4,7 +4,8 @@ A call's arguments are JSON text in OpenAI's API. Clients that also speak to Oll
 an object with a `url`; clients of Mistral's API send the URL alone, and those of Ollama's the image's base64 alone.
 Clients of Mistral's API leave out the `type` of a call.
 
-`check` describes messages that are none, since vLLM's classes report every kind of message that they might have been.
+`check` describes messages that are none, since vLLM's classes report every kind of message that they might have been,
+and parts that no model reads.
 """
 
 import re
@@ -12,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from models.chat.requests.request import ChatRequest, begins
+from models.chat.requests.request import ChatRequest, begins, list_items
 from registry.errors import BadRequest
 
+_FILE = re.compile(rb'"type"\s*:\s*"file"')
 _MARKS = re.compile(
     rb'"name"\s*:\s*null|"arguments"\s*:\s*[{n]|"image_url"\s*:\s*"|"url"\s*:\s*"(?:iVBOR|/9j/|R0lG|UklGR)'
 )
@@ -31,7 +33,7 @@ _EXAMPLE = '{"role": "user", "content": "Hello"}'
 
 
 def check(request: ChatRequest) -> None:
-    """Raise BadRequest for messages of a chat that are no list, or of which one has no role or text.
+    """Raise BadRequest for messages of a chat that are no list, or of which one has no role or text, or a file.
 
     vLLM takes a message without `content` as an empty one, though the text may be in a field of another name.
     """
@@ -47,6 +49,19 @@ def check(request: ChatRequest) -> None:
             raise _fault(f"{place}.role", f"'{place}' has no 'role': a message looks like {_EXAMPLE}.")
         if turn.content == _NULL and turn.role in _NEED_CONTENT and "content" not in _OBJECT.decode(item):
             raise _fault(f"{place}.content", f"'{place}' has no 'content': a message looks like {_EXAMPLE}.")
+        if begins(turn.content, b"{"):  # whose keys vLLM would take for parts
+            raise _fault(f"{place}.content", f"'{place}.content' is an object: send a string, or a list of parts.")
+    if _FILE.search(memoryview(request.fields["messages"])) is not None:
+        _refuse_files(request)
+
+
+def _refuse_files(request: ChatRequest) -> None:
+    for index, turn in enumerate(request.turns("messages")):
+        for number, part in enumerate(list_items(turn.content) if turn is not None else ()):
+            if begins(part, b"{") and msgspec.json.decode(part).get("type") == "file":
+                place = f"messages[{index}].content[{number}]"
+                advice = "Send the file's text, as a part of type 'text'."
+                raise _fault(place, f"{place}: files are not read here. {advice}")
 
 
 def _fault(param: str, text: str) -> BadRequest:

@@ -219,6 +219,14 @@ def test_an_image_of_a_response_that_is_a_file_is_refused_by_name(field: str) ->
     assert refused.value.param == f"input[0].{field}[1].file_id"
 
 
+@pytest.mark.parametrize("field", ["content", "output"])
+def test_a_file_in_the_input_of_a_response_is_refused_by_its_place(field: str) -> None:
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}
+    with pytest.raises(BadRequest, match="files are not read here") as refused:
+        moved(RESPONSES, {"model": "m", "input": [{"call_id": "1", field: [TEXT, file]}]})
+    assert refused.value.param == f"input[0].{field}[1]"
+
+
 @pytest.mark.parametrize("block", [{"type": "resource", "text": "a"}, {"text": "a"}])
 def test_blocks_that_vllm_would_leave_out_of_a_tools_result_are_refused(block: Any) -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": [TEXT, block]}

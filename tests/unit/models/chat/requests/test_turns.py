@@ -35,6 +35,20 @@ def test_what_is_no_message_is_refused_with_an_example_of_one(messages: Any, par
     assert f"'{param.partition('.')[0]}'" in refused.value.message
 
 
+TEXT, FILE = {"type": "text", "text": "x"}, {"type": "file", "file": {"filename": "a.pdf", "file_data": "JVBERi0="}}
+
+
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [({"type": "text", "text": "x"}, "messages[1].content"), ([TEXT, FILE], "messages[1].content[1]")],
+)
+def test_content_that_no_model_reads_is_refused_by_its_place(content: Any, param: str) -> None:
+    with pytest.raises(BadRequest, match=r"(?i)send .*(string|text)") as refused:
+        turns.check(requested([HELLO, {"role": "user", "content": content}]))
+    assert refused.value.param == param
+    assert param in refused.value.message
+
+
 @pytest.mark.parametrize(
     "messages",
     [
