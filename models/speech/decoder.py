@@ -40,6 +40,12 @@ DEMUXERS = (
 )
 
 
+EXACT = ("flac",)
+"""Demuxers of files that state the length of their sound, which others estimate, or state for a whole film."""
+LOST_SECONDS = 1.0
+"""Seconds of the stated length that may be missing. FFmpeg reports no error for frames of a FLAC that it skips."""
+
+
 class DecoderLimits(NamedTuple):
     """Bounds from `registry.bounds`, which cannot be imported here."""
 
@@ -96,7 +102,7 @@ def decode(path: str, seconds: float, fit: DecoderLimits, out: BinaryIO) -> None
             if (length or 0.0) > fit.overstated * seconds:
                 raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
             send(out, b"D", f"{length:.3f}".encode() if length is not None else b"")
-            _samples(container, seconds, fit, out, av)
+            _samples(container, seconds, fit, out, av, length if container.format.name in EXACT else None)
 
 
 def check_codec(name: str) -> None:
@@ -132,7 +138,8 @@ def _opening(error: Exception) -> tuple[str, str]:
     return "unreadable", "The file cannot be read as a recording: send wav, mp3, flac, ogg, m4a or webm."
 
 
-def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, av: Any) -> None:
+def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, av: Any, stated: float | None) -> None:
+    """Send the samples. stated: the seconds that there must be; None if unknown."""
     stream = container.streams.audio[0]
     resampler, form = av.AudioResampler(format="s16", layout="mono", rate=RATE), None
     most, sent, failed = int(seconds * RATE), 0, 0
@@ -176,6 +183,10 @@ def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, 
     take(resampler.resample(None))
     if not sent and not pending:
         raise UndecodableFile("damaged" if failed else "no_audio", "The file holds no sound that can be decoded.")
+    if stated is not None and decoded_seconds() < stated - LOST_SECONDS:
+        raise UndecodableFile(
+            "damaged", f"The recording is damaged: {decoded_seconds():.1f} of its {stated:.1f} seconds can be decoded."
+        )
     if pending:
         send(out, b"S", bytes(pending))
 

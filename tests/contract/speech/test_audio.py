@@ -343,6 +343,19 @@ def test_the_error_for_a_damaged_recording_says_where_it_breaks(decoders: Decode
         decoded(decoders, path)
 
 
+@pytest.mark.parametrize("rest", [b"", np.random.default_rng(1).bytes(20_000)], ids=["cut", "garbage"])
+def test_a_flac_with_much_less_sound_than_it_states_is_refused(decoders: Decoders, tmp_path: Path, rest: bytes) -> None:
+    """FFmpeg decodes its beginning, and reports no failure."""
+    path = write(tmp_path / "whole.flac", noise(6.0))
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + rest)
+    with pytest.raises(BadRequest, match=r"damaged: [23]\.\d of its 6\.0 seconds can be decoded") as refused:
+        decoded(decoders, path)
+    assert refused.value.code == "invalid_audio"
+    path.write_bytes(data[: len(data) * 19 // 20] + rest)
+    assert len(decoded(decoders, path)) > 5 * RATE
+
+
 def test_a_film_without_sound_is_refused(decoders: Decoders, tmp_path: Path) -> None:
     import av
 
