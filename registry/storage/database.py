@@ -68,6 +68,7 @@ class Database:
             self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=postgres.options(url, schema))
         except (NoSuchModuleError, ImportError):
             raise BadRequest("PostgreSQL needs its driver: pip install 'psycopg[binary]'.") from None
+        sa.event.listen(self.engine, "handle_error", _leave_read_only)
 
     @property
     def is_sqlite(self) -> bool:
@@ -243,11 +244,23 @@ def _unavailable(error: BaseException | None) -> Unavailable:
             code="database_unavailable",
             retry_after=5,
         )
+    if getattr(error, "sqlstate", None) == postgres.READ_ONLY:
+        return Unavailable(
+            "The server's database is read-only, like a standby. Nothing was changed.",
+            code="database_unavailable",
+            retry_after=5,
+        )
     return Unavailable(
         "The server's database does not answer, or its disk is full. Nothing was changed.",
         code="database_unavailable",
         retry_after=5,
     )
+
+
+def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+    """Let the pool replace its connections to a server that only reads, as after a failover. A new one may write."""
+    if getattr(context.original_exception, "sqlstate", None) == postgres.READ_ONLY:
+        context.is_disconnect = True
 
 
 def _prepare(pragmas: Sequence[str], connection: sqlite3.Connection, _record: object) -> None:

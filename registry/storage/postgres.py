@@ -28,6 +28,8 @@ _SERVERS_SILENCE = {
 sessions that wait for its locks give up."""
 IDLE_SECONDS = 20
 """Between two statements of a transaction. Shorter than the silence after which others take over batch lines."""
+READ_ONLY = "25006"
+"""PostgreSQL's code for a change on a standby, or on a server that its operator made read-only as its disk filled."""
 WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
 """Time limits of one statement. Writes touch a few rows, while a report may aggregate many."""
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL that hangs: calls have a bounded wait, and reads of the state do not wait at all."""
+"""A PostgreSQL that hangs or only reads: calls have a bounded wait, and reads of the state do not wait at all."""
 
 import os
 import signal
@@ -15,6 +15,7 @@ from registry.state.database import State
 from registry.storage import postgres
 from registry.storage.database import Database, url_of
 from tests.eventually import PATIENCE, eventually
+from tests.postgres import create_database
 from tests.unit.registry.makers import digest
 
 BACKEND = sa.text("SELECT pg_backend_pid()")
@@ -61,6 +62,26 @@ def test_a_connection_to_a_stopped_process_is_given_up(
                 assert asking.execute(sa.select(1)).scalar_one() == 1
         finally:
             os.kill(pid, signal.SIGCONT)
+
+
+def test_connections_to_a_read_only_server_are_replaced(postgres_url: str) -> None:
+    """As after a failover, where pooled connections go on to the server that has become a standby."""
+    url = create_database(postgres_url)
+    make = sa.text("CREATE TABLE IF NOT EXISTS made (id int)")
+    change = sa.text(
+        f"ALTER DATABASE {url_of(url).database} SET default_transaction_read_only = on"
+    )  # for new sessions
+    with open_database(postgres_url) as operator, open_database(url) as database:
+        with operator.write() as asking:
+            asking.execute(change)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="read-only") as error, database.write() as asking:
+                asking.execute(make)
+            assert (error.value.code, error.value.retry_after) == ("database_unavailable", 5)
+        with operator.write() as asking:
+            asking.execute(sa.text(str(change).replace("= on", "= off")))
+        with database.write() as asking:
+            asking.execute(make)
 
 
 def test_the_wait_for_another_sessions_lock_is_bounded(
