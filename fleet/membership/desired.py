@@ -5,8 +5,9 @@
 | follows  | no             | no    | the lock is free                                        |
 | leads    | yes            | yes   | its connection breaks, or another server wrote an epoch |
 
-The lock belongs to a connection, so it is freed as soon as PostgreSQL notices that its server is gone. The epoch covers
-the remaining case: a leader that does not know yet that its connection has ended.
+The lock belongs to a connection, so it is freed as soon as PostgreSQL notices that its server is gone, or once that
+server has stood still for SILENT_SECONDS. The epoch covers the remaining case: a leader that does not know yet that its
+connection has ended.
 
 All calls block on the database; run them in a thread.
 """
@@ -21,6 +22,8 @@ from fleet.epochs import DesiredReplicas, successor
 from fleet.membership.tables import DESIRED, PLACEMENTS
 from registry.storage.database import Database, put, translate_errors
 
+SILENT_SECONDS = 20
+"""Seconds without a query of the leader after which PostgreSQL ends its connection. It asks every second."""
 _ROW = 1
 """Key of the only row."""
 
@@ -77,6 +80,8 @@ class DesiredTable:
                     is_free = sa.func.pg_try_advisory_lock(self._key())
                     if not self._lock.execute(sa.select(is_free)).scalar_one():
                         self.stop_leading()
+                    else:
+                        self._lock.execute(sa.text(f"SET idle_session_timeout = '{SILENT_SECONDS}s'"))
                 else:
                     self._lock.execute(sa.select(1))  # raises if the connection, and so the lock, is gone
         except BaseException:

@@ -7,8 +7,10 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 
+from fleet.membership import desired
 from fleet.membership.desired import HandPlacement
 from fleet.membership.members import MemberTable, open_members
+from registry.errors import Unavailable
 from tests.eventually import eventually
 from tests.postgres import postgres, programs
 
@@ -77,6 +79,17 @@ def test_one_server_plans_until_its_connection_ends(url: str, servers: list[Memb
     assert not first.lead()
     second.stop_leading()
     eventually(third.lead)
+
+
+def test_a_server_that_stands_still_stops_planning(servers: list[MemberTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desired, "SILENT_SECONDS", 1)
+    first, second, _ = (one.desired for one in servers)
+    assert first.lead()
+    assert not second.lead()
+    eventually(second.lead)
+    with pytest.raises(Unavailable):
+        first.lead()
+    assert not first.lead()
 
 
 def test_placements_by_hand_stay_until_they_are_released(servers: list[MemberTable]) -> None:
