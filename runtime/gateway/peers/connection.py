@@ -41,6 +41,8 @@ OPEN_SECONDS = 15.0
 """Longest wait for a connection and its TLS handshake, which take seconds when many clients reconnect at once."""
 USER_TIMEOUT_MS = 3000
 """Milliseconds until unacknowledged bytes end a connection: a cable was cut, or the machine is off."""
+STILL_SECONDS = 0.5
+"""A timeout that is noticed this late shows that the process stood still."""
 BUFFER = 64 * 1024
 IDLE_SECONDS = 30.0
 """Shorter than a node keeps idle connections, so that it never closes one while a request is on its way."""
@@ -263,20 +265,17 @@ class PeerClient:
     @asynccontextmanager
     async def follow(self, node: str, address: str, path: str, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Read a stream. silence: seconds without data until it counts as broken. Raises NodeFailed."""
-        timeout = aiohttp.ClientTimeout(total=None, connect=OPEN_SECONDS, sock_read=silence)
         try:
             url = self._url(node, address, path)
-            async with self._session.get(
-                url,
-                headers=self._signed(node, "GET", url.raw_path_qs),
-                timeout=timeout,
-                server_hostname=node,
-                allow_redirects=False,
-            ) as response:
+            signed = self._signed(node, "GET", url.raw_path_qs)
+            async with asyncio.timeout(OPEN_SECONDS + silence):
+                response = await self._session.get(url, headers=signed, server_hostname=node, allow_redirects=False)
+            async with response:
                 if response.status != 200:
-                    text = (await response.content.read(LONGEST_CAUSE)).decode("utf-8", "replace")
+                    async with asyncio.timeout(silence):
+                        text = (await response.content.read(LONGEST_CAUSE)).decode("utf-8", "replace")
                     raise NodeFailed(f"Node '{node}' answers with status {response.status}: {text}")
-                yield response.content.iter_any()
+                yield _chunks(response.content, silence)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._broken(node, error) from None
 
@@ -320,6 +319,26 @@ class PeerClient:
                 limit.reschedule(now)
         for one in tuple(self._running.get(node, ())):
             one.close()
+
+
+async def _chunks(content: aiohttp.StreamReader, silence: float) -> AsyncIterator[bytes]:
+    """Read what arrives. Raises TimeoutError after `silence` seconds without data.
+
+    After this process stood still, it reads first what arrived meanwhile: the event loop runs timers before it reads.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + silence
+        try:
+            async with asyncio.timeout_at(due):
+                data = await content.readany()
+        except TimeoutError:
+            if loop.time() - due > STILL_SECONDS:
+                continue
+            raise
+        if not data:
+            return
+        yield data
 
 
 def broken(node: str, error: Exception, *, again: bool, cause: str | None = None) -> NodeFailed:

@@ -3,9 +3,12 @@
 import asyncio
 import errno
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -77,3 +80,14 @@ async def test_a_handshake_of_a_busy_node_may_take_longer(fleet: Fleet) -> None:
         address = f"https://127.0.0.1:{port.sockets[0].getsockname()[1]}"
         async with fleet.peer_client.follow("node-1", address, PATH, PATIENCE) as chunks:
             assert await anext(chunks), "its first report"
+
+
+async def test_after_this_process_stood_still_it_reads_before_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STILL_SECONDS", 0.1)
+    received, loop = asyncio.Queue[bytes](), asyncio.get_running_loop()
+    chunks = connection._chunks(cast(Any, SimpleNamespace(readany=received.get)), 0.05)
+    loop.call_later(0.01, time.sleep, 0.25)
+    loop.call_later(0.02, loop.call_soon, loop.call_soon, received.put_nowait, b"came meanwhile")
+    assert await anext(chunks) == b"came meanwhile"
+    with pytest.raises(TimeoutError):
+        await anext(chunks)
