@@ -238,11 +238,14 @@ class _Planner:
             extra = (self._nodes[name] for name in self._on[need.model] if name not in need.on)
             self._move(need, max(extra, key=lambda node: (self._load(node), node.name)), "unload", "hand")
         while len(self._on[need.model]) < need.replicas:
-            node = self._roomy(need, by_hand=True)
+            node, able = self._roomy(need, by_hand=True), self._by_load(need)
             if node is not None:
                 self._move(need, node, "load", "hand")
-            elif not any(self._make_room(need, one) for one in self._by_load(need)):
-                self._unplaced[need.model] = "no node has room for it."
+            elif not any(self._make_room(need, one) for one in able):
+                is_everywhere = not able and self._on[need.model]
+                self._unplaced[need.model] = (
+                    "each node that can load it has it." if is_everywhere else "no node has room for it."
+                )
                 return
 
     def _fill(self, need: ModelNeed) -> None:  # 4

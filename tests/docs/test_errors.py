@@ -120,6 +120,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (404, "not_placed"): "faults/fleet/test_nodes.py",
     (409, "is_front"): "system/fleet/test_clients.py",
     (409, "last_node"): "faults/fleet/test_nodes.py",
+    (409, "not_a_node"): "unit/fleet/test_staying.py",
     (409, "older_state"): "unit/registry/shared/test_names.py",
     (409, "names_differ"): "unit/registry/shared/test_importing.py",
     (422, "wrong_copy"): "unit/adapters/content/test_copies.py",

@@ -346,9 +346,16 @@ class Fleet:
     async def drain(self, name: str, draining: bool, caller: Caller, *, force: bool = False) -> FleetView:
         """Stop or resume sending new requests to a node.
 
-        Raises NotFound; Conflict for the last node, or the last one that has a pinned model in memory.
+        Raises NotFound; Conflict for a front, the last node, or the last one that has a pinned model in memory.
         """
-        if draining and not force and any(one.name == name and one.role == "node" for one in self._present):
+        role = next((one.role for one in self._present if one.name == name), None) if draining else None
+        if role == "front":
+            raise Conflict(
+                f"'{name}' is a front, which only clients send requests to: lead them to another server, then stop it. "
+                "It finishes its running requests.",
+                code="not_a_node",
+            )
+        if role == "node" and not force:
             self._check_others(name)
         if self.is_database_older:
             raise Unavailable("The fleet's database is in an older state and is not used.", code="database_unavailable")

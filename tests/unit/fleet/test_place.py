@@ -121,6 +121,9 @@ def test_a_number_by_hand_is_exact() -> None:
     assert len(fewer.replicas["a"]) == 2
     none = place([need("a", replicas=0)], later(table, 2.0), {"a": 3.0}, 2.0, fewer)
     assert none.replicas["a"] == ()
+    more = place([need("a", replicas=7)], later(table, 3.0), {"a": 3.0}, 3.0, none)
+    assert len(more.replicas["a"]) == 6
+    assert more.unplaced == {"a": "each node that can load it has it."}
 
 
 def test_an_unknown_node_placed_by_hand_is_reported() -> None:

@@ -208,6 +208,17 @@ async def test_the_last_node_is_drained_only_by_force(fleet: Fleet, members: Mem
 async def _no_answer(*_: str) -> None: ...
 
 
+async def test_a_front_is_not_drained(fleet: Fleet, members: Members) -> None:
+    fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
+    await fleet._renew()
+    for force in (False, True):
+        with pytest.raises(Conflict) as refused:
+            await fleet.drain("front-1", True, EVERYBODY, force=force)
+        assert (refused.value.code, members.drained) == ("not_a_node", [])
+    await fleet.drain("front-1", False, EVERYBODY)
+    assert members.drained == ["front-1"], "a former version may have drained it"
+
+
 async def test_the_last_node_with_a_pinned_model_is_drained_only_by_force(fleet: Fleet, members: Members) -> None:
     fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
     nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", False) for number in (1, 2)]

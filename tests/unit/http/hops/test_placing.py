@@ -269,7 +269,7 @@ async def test_a_node_without_the_weights_is_not_placeable_and_is_named() -> Non
     assert table.row.replicas == {"chat": ("a",)}
     planning = FleetPlanning(placer, table, None, PeerNames(NO_NAMES))  # type: ignore[arg-type]
     [view] = planning.plan().models
-    assert (view.unplaced, view.problems) == ("no node has room for it.", {"b": "/m is not there"})
+    assert (view.unplaced, view.problems) == ("each node that can load it has it.", {"b": "/m is not there"})
     table.by_hand = [HandPlacement("chat", 1, ("b",))]
     await placer.look()
     assert planning.plan().models[0].unplaced == "b does not have its weights."
