@@ -134,6 +134,14 @@ class Fleet:
         await self._renew()
         self._task = asyncio.create_task(self._stay(), name="fleet")
         self.placer.start()
+        await self._wait_for_nodes()
+
+    async def _wait_for_nodes(self) -> None:
+        """Wait for the first report of each node, at most NAMES_SECONDS: without them no model is known."""
+        loop, nodes = asyncio.get_running_loop(), set(self.nodes()) - {self.own.name}
+        end = loop.time() + NAMES_SECONDS
+        while loop.time() < end and not all(map(self.reports_now, nodes)):  # noqa: ASYNC110 - many reports
+            await asyncio.sleep(POLL_SECONDS)
 
     def nodes(self) -> list[str]:
         """Names of the nodes with a valid lease in the database."""

@@ -39,6 +39,9 @@ class Members:
             raise self.error
         return self.present
 
+    def join(self, new: NewMember) -> int:
+        return 1
+
     def now(self) -> float:
         return time.time() - self.clock_offset
 
@@ -206,6 +209,21 @@ async def test_the_last_node_is_drained_only_by_force(fleet: Fleet, members: Mem
 
 
 async def _no_answer(*_: str) -> None: ...
+
+
+async def test_a_server_waits_for_the_reports_of_the_nodes_before_it_serves(fleet: Fleet, members: Members) -> None:
+    """Clients would get 404 for models that it does not know yet."""
+    fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
+    fleet.placer = cast(Any, SimpleNamespace(start=lambda: None))
+    members.present = [OWN, Member("node-1", 1, "node", "https://10.0.0.1:8443", "1.0", False)]
+    starting = asyncio.create_task(fleet.start())
+    await asyncio.sleep(0.1)
+    assert not starting.done()
+    report = NodeReport(node="node-1", boot=1, seq=1, uptime=1.0, version="1.0", address="https://10.0.0.1:8443")
+    fleet._reports.add(report, asyncio.get_running_loop().time())
+    await starting
+    assert fleet._task is not None
+    fleet._task.cancel()
 
 
 async def test_a_front_is_not_drained(fleet: Fleet, members: Members) -> None:
