@@ -87,7 +87,7 @@ class TeamAdapters:
 
     def spelled(self, key: AdapterKey) -> str:
         """Return the name as the team writes it: `name` or `team/name`."""
-        return key.name if key in self.find(key.name) else f"{key.team}/{key.name}"
+        return key.name if key.team == self.team or key in self.find(key.name) else f"{key.team}/{key.name}"
 
     def names(self, base: str | None = None) -> Sequence[str]:
         """Return the names of served adapters that the team sees, as it writes them.

@@ -96,11 +96,13 @@ class Adapters:
         return self._service.incoming
 
     def all(self, caller: Caller, base: str | None = None) -> Iterator[AdapterView]:
-        """Iterate over the team's own and shared adapters, or those of all teams for an administrator."""
-        entry, managed = self._base(base, caller.team) if base else None, self._names.managed_by(caller)
-        adapters = managed.adapters(entry.id if entry else None)
-        served = self._residency.entries
-        return (self._view(a, caller) for a in adapters if a.key.base in managed.recipes and a.key.base in served)
+        """Iterate over the team's own and shared adapters, or those of all teams for an administrator.
+
+        Includes those whose base was removed.
+        """
+        entry = self._base(base, caller.team) if base else None
+        adapters = self._names.managed_by(caller).adapters(entry.id if entry else None)
+        return (self._view(adapter, caller) for adapter in adapters)
 
     def show(self, name: str, caller: Caller) -> AdapterView:
         """Raises NotFound, BadRequest (ambiguous_model)."""
@@ -109,7 +111,8 @@ class Adapters:
 
     def _view(self, adapter: Adapter, caller: Caller) -> AdapterView:
         """Build the caller's view. Files, source, probe and usage of another team's adapter are left out."""
-        queue = self._residency.get(adapter.key.base).queue
+        entry = self._residency.entries.get(adapter.key.base)  # its recipe may have been removed
+        queue = None if entry is None else entry.queue
         notes = self._service.notes.of(adapter.current.digest)
         view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue, notes)
         if _may_change(adapter.key, caller):

@@ -16,6 +16,7 @@ from registry.records import Adapter, AdapterKey, Version
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import NO_LIMIT, Plan, Verdict
 from runtime.residency.states import ModelState
+from runtime.scheduling.placement import AdapterStatus
 from runtime.scheduling.queue import ModelQueue
 
 Count = Annotated[int, Meta(ge=0)]
@@ -367,11 +368,11 @@ def version_view(version: Version) -> VersionView:
     return VersionView(version.tag, version.digest, version.rank, version.bytes, int(version.created), version.source)
 
 
-def adapter_view(adapter: Adapter, name: str, queue: ModelQueue, notes: Sequence[str] = ()) -> AdapterView:
-    """name: in the form that the caller uses."""
+def adapter_view(adapter: Adapter, name: str, queue: ModelQueue | None, notes: Sequence[str] = ()) -> AdapterView:
+    """name: in the form that the caller uses. queue: its base's; None if the base is not served."""
     current = adapter.current
-    status = queue.adapter_status(current.digest)
-    stats = queue.adapter_stats(current.digest)
+    status = queue.adapter_status(current.digest) if queue else AdapterStatus("disk", False, 0, 0, 0, 0, 0)
+    stats = queue.adapter_stats(current.digest) if queue else None
     return AdapterView(
         name=name,
         base=adapter.key.base,
@@ -400,11 +401,11 @@ def adapter_view(adapter: Adapter, name: str, queue: ModelQueue, notes: Sequence
     )
 
 
-def _probe_view(version: Version, queue: ModelQueue) -> ProbeView | None:
+def _probe_view(version: Version, queue: ModelQueue | None) -> ProbeView | None:
     probe = version.probe
     if probe is None:
         return None
-    result = queue.probe_result(version.digest, probe)
+    result = queue.probe_result(version.digest, probe) if queue else None
     if result is None:
         return ProbeView(probe.prompt, probe.expected, "unchecked", None, None)
     state: Literal["passed", "failed"] = "passed" if result.passed else "failed"

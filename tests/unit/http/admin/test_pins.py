@@ -156,6 +156,10 @@ async def copied(_: Version) -> None:
 
 
 async def test_an_adapter_whose_base_was_removed_can_be_removed_but_not_changed(client: httpx.AsyncClient) -> None:
+    views = (await client.get("/v1/adapters")).json()["data"]
+    assert ("orphan", "gone", "disk") in [(view["name"], view["base"], view["tier"]) for view in views]
+    for name in ("orphan", "gone:orphan"):
+        assert (await client.get(f"/v1/adapters/{name}")).json()["base"] == "gone"
     for method, path, body in (
         ("PUT", "/v1/adapters/gone:orphan/aliases/prod", {"version": "v1"}),
         ("PUT", "/v1/adapters/gone:orphan/pin", None),
@@ -163,4 +167,4 @@ async def test_an_adapter_whose_base_was_removed_can_be_removed_but_not_changed(
         refused = await client.request(method, path, json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found"), refused.text
         assert "remove the adapter" in refused.json()["error"]["message"]
-    assert (await client.delete("/v1/adapters/gone:orphan")).status_code == 200
+    assert (await client.delete("/v1/adapters/orphan")).status_code == 200
