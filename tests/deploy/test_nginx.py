@@ -108,6 +108,13 @@ def test_an_upload_gets_through_and_a_too_large_one_gets_the_servers_own_answer(
 
 
 @pytest.mark.real
+def test_a_page_of_the_server_may_change_something_at_any_port(proxy: Proxy) -> None:
+    own = f"https://127.0.0.1:{proxy.port}"
+    assert proxy.http.post("/v1/models/starter-embed/plan", headers={"Origin": own}).status_code == 200
+    assert proxy.http.post("/v1/models/starter-embed/plan", headers={"Origin": f"{own}0"}).status_code == 403
+
+
+@pytest.mark.real
 def test_batches_of_both_sdks_work_under_a_prefix(server: Server, tmp_path: Path) -> None:
     proxy = Proxy(tmp_path, server.port, "/ai")
     base = f"https://127.0.0.1:{proxy.port}/ai"
