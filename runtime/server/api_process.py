@@ -100,6 +100,7 @@ class ApiProcess:
         self._shutdown.listen()
         if threading.current_thread() is threading.main_thread():  # only the main thread receives signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # an early one has waited
 
     async def _join(self) -> None:
         """Open the port for the fleet, then join it."""

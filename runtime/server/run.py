@@ -156,9 +156,11 @@ class _MainProcess:
         self.failed = threading.Event()
         self._processes: dict[str, multiprocessing.process.BaseProcess] = {}
         self._has_terminal = sys.stderr.isatty()
+        self._reloads_later = False
 
     def listen(self) -> None:
         signal.signal(signal.SIGHUP, self._on_hangup)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         threading.Thread(target=self._watch, daemon=True).start()
@@ -171,7 +173,13 @@ class _MainProcess:
         """Reload the recipes; stop the server if the terminal where it was started has closed."""
         if self._has_terminal and not sys.stderr.isatty():
             self._on_signal(number, frame)
-        elif (api := self._processes.get(API)) is not None and api.pid:
+        elif (api := self._processes.get(API)) is not None:
+            self._reload(api)
+        else:
+            self._reloads_later = True
+
+    def _reload(self, api: multiprocessing.process.BaseProcess) -> None:
+        if api.pid:
             os.kill(api.pid, signal.SIGHUP)
 
     def _stop(self) -> None:
@@ -197,6 +205,8 @@ class _MainProcess:
                 processes.update({name: process for name in expected if process.name.startswith(name)})
             time.sleep(0.05)
         self._started.set()
+        if self._reloads_later:
+            self._reload(processes[API])
         reaper = OrphanReaper() if os.getpid() == FIRST else None
         watchdog = ProcessWatchdog([process.pid for process in processes.values() if process.pid], self._hung_after)
         while not (
@@ -282,6 +292,7 @@ def _forks_die_with(main: int) -> None:
     def in_child() -> None:
         if os.getppid() == main:  # leaves forks of forks alone
             die_with_parent(main)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until it can reload the recipes
 
     os.register_at_fork(after_in_child=in_child)
 

@@ -50,8 +50,8 @@ def restart_with_id() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    if sys.stderr is None or not sys.stderr.isatty():  # a reload would end a server that does not listen for it yet
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if sys.stderr is None or not sys.stderr.isatty():  # a reload waits until the server can do it, and does not end it
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

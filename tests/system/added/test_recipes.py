@@ -57,8 +57,14 @@ def ask(server: Server, model: str) -> Any:
 def test_sighup_and_a_call_reload_the_files_while_models_go_on(tmp_path: Path) -> None:
     files = RecipeFolder(tmp_path)
     files.write("one")
-    server = Server(tmp_path / "data", [files.folder], "--slots", "2").wait_ready()
+    server = Server(tmp_path / "data", [files.folder], "--slots", "2")
     try:
+        eventually(lambda: "starting on" in server.log.read_text(), server.tail)  # it has read the files
+        files.write("early")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_ready()
+        eventually(lambda: ids(server) == ["early", "one"], server.tail)
+        (files.folder / "early.yaml").unlink()
         assert ask(server, "one").status_code == 200
         files.write("two")
         files.write("one", version=2, requests=4)
