@@ -8,6 +8,7 @@ LitServe's own request queue and transport stay idle, because the endpoints are 
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
@@ -30,6 +31,7 @@ from fastapi import FastAPI
 
 from models.process_control import die_with_parent
 from registry.base.heap import freeze_heap
+from registry.base.limits import NO_PROCESSES, is_out_of_processes
 from registry.recipes.loading import Documents
 from runtime.config import logs
 from runtime.config.device import Device
@@ -81,6 +83,8 @@ API = "LitServer-0"
 """LitServe's name for the API process."""
 START_SECONDS = 10.0
 """Longest time that a stop during the start waits for the start to complete."""
+STOP_SECONDS = 60.0
+"""Longest time of a stop beyond `drain_seconds`."""
 POLL_SECONDS = 0.5
 """Seconds between checks whether the API process or the manager is stopped."""
 
@@ -141,7 +145,8 @@ def _restart_in_lasting_thread(server: ls.LitServer) -> None:
         except OSError as error:  # out of processes, memory or files; it would end LitServe's monitoring for good
             if worker_id >= len(server.inference_workers):  # a first start
                 raise
-            log.error("cannot start a slot's process; trying again", extra={"cause": str(error)})
+            cause = NO_PROCESSES if is_out_of_processes(error) else str(error)
+            log.error("cannot start a slot's process; trying again", extra={"cause": cause})
             return server.inference_workers[worker_id]
 
     server.launch_single_inference_worker = restart
@@ -150,13 +155,14 @@ def _restart_in_lasting_thread(server: ls.LitServer) -> None:
 class _MainProcess:
     """Handles signals and watches LitServe's two processes, API and manager."""
 
-    def __init__(self, server: ls.LitServer, hung_after: float) -> None:
+    def __init__(self, server: ls.LitServer, hung_after: float, drain_seconds: float) -> None:
         self._server, self._hung_after = server, hung_after
         self._stopping, self._started = threading.Event(), threading.Event()
         self.failed = threading.Event()
         self._processes: dict[str, multiprocessing.process.BaseProcess] = {}
         self._has_terminal = sys.stderr.isatty()
         self._reloads_later = False
+        self._stop_seconds, self._stop_by = drain_seconds + STOP_SECONDS, math.inf
 
     def listen(self) -> None:
         signal.signal(signal.SIGHUP, self._on_hangup)
@@ -166,6 +172,7 @@ class _MainProcess:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop_by = min(self._stop_by, time.monotonic() + self._stop_seconds)
         self._stopping.set()
         threading.Thread(target=self._stop, daemon=True).start()
 
@@ -217,6 +224,9 @@ class _MainProcess:
             if watchdog.is_stopped_too_long(time.monotonic()):
                 log.error("a process of the server was stopped for too long", extra={"seconds": self._hung_after})
                 end_everything(EXIT_FAILED)
+            if time.monotonic() > self._stop_by:  # as when the manager could start no thread for `_shut_down`
+                log.error("the stop hangs, so everything is ended", extra={"seconds": self._stop_seconds})
+                end_everything(EXIT_FAILED)
         if self._stopping.is_set():
             return
         self.failed.set()
@@ -249,7 +259,7 @@ def run(
     raise_file_limit()
     starter = SlotStarter()
     server = build(settings, documents, device, starter.request)
-    main = _MainProcess(server, settings.hung_after)
+    main = _MainProcess(server, settings.hung_after, settings.drain_seconds)
     main.listen()
     starter.listen(server)
     if background is not None:

@@ -33,6 +33,7 @@ from models.process_control import is_out_of_memory, keep_to
 from models.protocol import Breakable, ChatEngine, Engine, MetricsSource
 from models.tasks import TASKS
 from registry.base.control_groups import OomKills
+from registry.base.limits import NO_PROCESSES, is_out_of_processes
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Recipe, Task
 from runtime.slots import frames
@@ -191,6 +192,8 @@ class SlotServer:
         except Exception as error:
             if is_out_of_memory(error) or kills.has_killed():
                 raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
+            if is_out_of_processes(error):
+                raise EngineFailed(f"{recipe.id} could not be loaded: {NO_PROCESSES}.") from error
             raise
         self._engine, self._task = engine, recipe.task
         if isinstance(engine, Breakable):

@@ -2,16 +2,20 @@
 
 import errno
 import logging
+import multiprocessing.connection
+import os
+import signal
 import subprocess
 import sys
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
 
+from runtime.server import run
 from runtime.server.run import _is_relevant, _restart_in_lasting_thread
 from tests.eventually import eventually
 from tests.ports import is_open
@@ -134,6 +138,26 @@ def test_a_failed_start_of_a_slot_is_repeated() -> None:
     server.inference_workers.append("ended process")
     assert server.launch_single_inference_worker(None, 0) == "ended process", "ended, so that it is started again"
     assert server.launch_single_inference_worker(None, 0) == "process"
+
+
+def test_a_stop_that_hangs_ends_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LitServe's manager needs a thread for each caller, also for the one that stops the server."""
+    names = (run.API, "SyncManager-1")
+    children = [SimpleNamespace(name=name, pid=os.getpid(), sentinel=0) for name in names]
+    monkeypatch.setattr(multiprocessing.connection, "wait", lambda *_, **__: [])
+
+    def ended(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: children)
+    monkeypatch.setattr(run, "end_everything", ended)
+    monkeypatch.setattr(run, "POLL_SECONDS", 0.0)
+    main = run._MainProcess(SimpleNamespace(), 30.0, -run.STOP_SECONDS)  # type: ignore[arg-type]
+    monkeypatch.setattr(main, "_stop", lambda: None)
+    main._on_signal(signal.SIGTERM, None)
+    with pytest.raises(SystemExit) as code:
+        main._watch()
+    assert code.value.code == run.EXIT_FAILED
 
 
 @pytest.mark.parametrize(("error", "count"), [(EOFError(), 0), (ConnectionRefusedError(), 0), (ValueError("new"), 1)])

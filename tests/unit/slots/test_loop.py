@@ -181,6 +181,14 @@ async def test_out_of_memory_has_its_own_code(slot: Slot) -> None:
     assert error.value.code == "out_of_memory"
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "unavailable")])
+async def test_a_limit_of_processes_is_named(slot: Slot, error: Exception) -> None:
+    slot.engine.load_error = EngineFailed("the engine did not start")
+    slot.engine.load_error.__cause__ = error
+    with pytest.raises(EngineFailed, match="raise ulimit -u"):
+        await slot.load()
+
+
 async def test_calls_before_a_load_are_refused(slot: Slot) -> None:
     with pytest.raises(EngineFailed, match="No model is loaded"):
         await slot.link.command(lambda uid: frames.Ping(uid), 200)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from registry.base.limits import NO_PROCESSES, is_out_of_processes
 from runtime.cli.commands.server.options import given
 from runtime.cli.failures import RefusedError, ServerError, UsageError, translated_faults
 from runtime.cli.local.fleet import check_joining, check_settings
@@ -52,6 +53,10 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
         if settings.fleet is None:
             raise
         raise UsageError(error.message) from None  # like everything that keeps a server out of its fleet
+    except (BlockingIOError, RuntimeError) as error:
+        if not is_out_of_processes(error):
+            raise
+        raise RefusedError(f"The server cannot start: {NO_PROCESSES}.") from None
     if code:
         raise ServerError("A process of the server ended unexpectedly. See its log.")
 
