@@ -120,6 +120,9 @@ TABLE = [
            {"input": [*HELLO, {"type": "item_reference", "id": "msg_1"}]},
            {"input": [*HELLO, {"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}], **SHORT}),
     Advice("send the conversation as 'input'", RESPONSES, {"conversation": "conv_1"}, SHORT),
+    Advice("as a part of type 'input_text'", RESPONSES,
+           {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "aGk="}]}]},
+           {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], **SHORT}),
     Advice("send 'stop_sequences'", MESSAGES, {"stop": ["a"]}, {"stop_sequences": ["a"]}),
     Advice("send 'output_config'", MESSAGES, {"response_format": {"type": "json_object"}},
            {"output_config": {"format": {"type": "json_schema", "schema": LIGHT}}}),
@@ -309,10 +312,8 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": 5}
     [
         ([{"role": "tool", "tool_call_id": "c1", "content": None}], "messages[1].content"),
         ([{"role": "user", "content": 5}], "messages[1].content"),
-        (
-            [{"role": "assistant", "tool_calls": [CALL]}],
-            "tool_calls[0].function.arguments",
-        ),
+        ([{"role": "assistant", "tool_calls": [CALL]}], "messages[1].tool_calls[0].function.arguments"),
+        ([{"role": "user", "content": [{"type": "movie"}]}], "messages[1].content[0].type"),
     ],
 )
 def test_a_message_is_judged_as_the_kind_that_it_is(server: Server, turns: list[Any], param: str) -> None:
