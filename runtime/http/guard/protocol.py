@@ -26,7 +26,7 @@ import secrets
 import select
 import sys
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn._types import ASGI3Application, ASGISendEvent
@@ -48,6 +48,7 @@ LARGE = 2**14
 """Bodies of at least this many bytes are not copied to be sent together with the head."""
 SPARE_FILES = 2
 """File descriptors below the limit at which it is logged that none are left. Other threads may take the last ones."""
+LOG_SECONDS = 10.0
 PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
 """Seconds of the first and the longest pause between probes of a client that half closed its connection."""
 
@@ -112,6 +113,9 @@ class ConnectionBounds:
 class GuardedConnection(HttpToolsProtocol):
     """A client's connection."""
 
+    _next_log: ClassVar[float] = 0.0
+    """The loop's time from which it may be logged again that no file descriptors are left."""
+
     def __init__(
         self,
         bounds: ConnectionBounds,
@@ -138,12 +142,18 @@ class GuardedConnection(HttpToolsProtocol):
     # --- connection -----------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        number = transport.get_extra_info("socket").fileno()  # the lowest free one
-        if number >= self._bounds.files - SPARE_FILES:
-            text = "no file descriptors are left, so further connections are closed: raise the limit of open files"
-            log.error(text, extra={"limit": self._bounds.files})
+        self._check_files(transport.get_extra_info("socket").fileno())
         self._wait()
         self._arm(self._bounds.header_seconds)
+
+    def _check_files(self, number: int) -> None:
+        """Log that no file descriptors are left, at most once in LOG_SECONDS. number: the lowest free one, just taken."""
+        now = self.loop.time()
+        if number < self._bounds.files - SPARE_FILES or now < GuardedConnection._next_log:
+            return
+        GuardedConnection._next_log = now + LOG_SECONDS
+        text = "no file descriptors are left, so further connections are closed: raise the limit of open files"
+        log.error(text, extra={"limit": self._bounds.files})
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._bounds.idle.remove(self)
