@@ -147,7 +147,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._arm(self._bounds.header_seconds)
 
     def _check_files(self, number: int) -> None:
-        """Log that no file descriptors are left, at most once in LOG_SECONDS. number: the lowest free one, just taken."""
+        """Log that no file descriptors are left, at most once in LOG_SECONDS. number: of a new one, the lowest free."""
         now = self.loop.time()
         if number < self._bounds.files - SPARE_FILES or now < GuardedConnection._next_log:
             return
