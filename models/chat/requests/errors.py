@@ -36,6 +36,10 @@ ADVICE = {
     b"--trust-request-chat-template is not set. Refused request with untrusted chat template.": (
         b"a template is a program: let the model's recipe name it in engine.flags.chat_template."
     ),
+    b" To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.": b" Send several requests.",
+    b" Set `--limit-mm-per-prompt` to increase this limit.": (
+        b" This model's recipe may allow more: engine.flags.limit_mm_per_prompt."
+    ),
 }
 """vLLM's advice for its own command line, with the equivalent here."""
 OVERLONG = frozenset({"input_text", "input_tokens"})
@@ -43,6 +47,8 @@ OVERLONG = frozenset({"input_text", "input_tokens"})
 TEXT_ONLY = "is not a multimodal model"
 """End of a message of vLLM that contains the engine's name of the model (a digest, or the base)."""
 SEND_TEXT = "This model reads text only: leave out images, sounds and videos."
+NO_PROMPT = ("Cannot apply chat template to an empty conversation", "You must pass at least one prompt")
+"""Beginnings of vLLM's messages about a prompt without any text."""
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
 SENT_AS = {"max_tokens": ("max_completion_tokens", "max_output_tokens"), "stop": ("stop_sequences",)}
 """Names of fields in vLLM's messages, and those under which other dialects send them."""
@@ -98,6 +104,8 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
         if text.endswith(TEXT_ONLY) or str(error.get("message")).endswith(TEXT_ONLY):
             param = PROMPTS.get(request.path)
             return msgspec.json.encode({**whole, "error": {**error, "message": SEND_TEXT, "param": param}})
+        if text.startswith(NO_PROMPT) or str(error.get("message")).startswith(NO_PROMPT):
+            return msgspec.json.encode({**whole, "error": {**error, "param": PROMPTS.get(request.path)}})
         numbers = _numbers(request.fields)
     except NOT_JSON:
         return data

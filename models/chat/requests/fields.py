@@ -234,6 +234,12 @@ def _check_chat(request: ChatRequest, hints: Leniency) -> None:
     schema = answer.get("json_schema")
     if isinstance(schema, dict):
         _only(schema, SCHEMA, hints, "response_format", "json_schema")
+        if answer.get("type") == "json_schema" and schema.get("schema") is None:
+            raise BadRequest(
+                "response_format.json_schema has no 'schema': send one, or the type 'json_object'.",
+                param="response_format.json_schema.schema",
+                code="invalid_value",
+            )
     _only(request.object("stream_options"), STREAM, hints, "stream_options")
 
 

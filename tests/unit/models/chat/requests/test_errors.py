@@ -23,6 +23,7 @@ LETTERS = (
     "characters, which is the upper bound for 8 input tokens)."
 )
 TOO_LONG = {"type": "invalid_request_error", "code": "context_length_exceeded"}
+EMPTY = "Cannot apply chat template to an empty conversation"
 LONG = "This model's maximum context length is 8 tokens. However, your prompt contains at least 9 input tokens."
 
 
@@ -45,6 +46,10 @@ LONG = "This model's maximum context length is 8 tokens. However, your prompt co
          {"message": "This model reads text only: leave out images, sounds and videos.", "param": "messages"}),
         ("/v1/messages", {"message": "base is not a multimodal model (parameter=x, value=1)", "param": None},
          {"message": "This model reads text only: leave out images, sounds and videos.", "param": None}),
+        ("/v1/responses", {"message": f"{EMPTY}. Provide at least one message.", "param": None},
+         {"message": f"{EMPTY}. Provide at least one message.", "param": "input"}),
+        ("/v1/completions", {"message": "You must pass at least one prompt", "param": None},
+         {"message": "You must pass at least one prompt", "param": "prompt"}),
         ("/v1/completions", {"message": "max_tokens is odd", "param": None},
          {"message": "max_tokens is odd", "param": "max_tokens"}),
         ("/v1/chat/completions", {"message": "n must be 1 when using greedy sampling, got 2.", "param": None},

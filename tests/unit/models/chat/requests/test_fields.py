@@ -453,7 +453,7 @@ def test_fields_in_the_table_are_left_out(path: str, name: str) -> None:
 )
 def test_unknown_fields_of_objects_are_left_out(path: str, name: str) -> None:
     kind = "json_schema" if name.endswith("json_schema") else "text"
-    body: dict[str, Any] = {"odd": 1}
+    body: dict[str, Any] = {"odd": 1, "schema": {}} if name == "response_format.json_schema" else {"odd": 1}
     for outer in reversed(name.split(".")):
         body = {outer: {"type": kind, **body} if outer in ("response_format", "format") else body}
     request = ChatRequest(path, json.dumps({"model": "m", "stream": True, **body}).encode())
