@@ -12,7 +12,9 @@ from tests.unit.cli.test_help import ALL, parameters
 ROOMS = ("adapters", "console", "fleet", "launch", "registry", "routing", "runtime", "tenants")
 """Folders whose texts are checked. `models` also mentions vLLM's options."""
 OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
-OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir", "--scope", "--collect", "--quiet"}
+OTHERS = {
+    "--help", "--version", "--gpus", "--pids-limit", "--include", "--local-dir", "--scope", "--collect", "--quiet",
+}  # fmt: skip
 """Options of every command, of `roundhouse` itself, of Docker, of `hf download`, and of `systemd-run`."""
 RAYS = {"head.py", "processes.py"}
 """Files of `fleet/launchers` that call the commands of Ray and systemd."""
