@@ -104,7 +104,7 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
         if text.endswith(TEXT_ONLY) or str(error.get("message")).endswith(TEXT_ONLY):
             param = PROMPTS.get(request.path)
             return msgspec.json.encode({**whole, "error": {**error, "message": SEND_TEXT, "param": param}})
-        if text.startswith(NO_PROMPT) or str(error.get("message")).startswith(NO_PROMPT):
+        if str(error.get("message")).startswith(NO_PROMPT):
             return msgspec.json.encode({**whole, "error": {**error, "param": PROMPTS.get(request.path)}})
         numbers = _numbers(request.fields)
     except NOT_JSON:

@@ -49,6 +49,7 @@ LARGE = 2**14
 SPARE_FILES = 2
 """File descriptors below the limit at which it is logged that none are left. Other threads may take the last ones."""
 LOG_SECONDS = 10.0
+"""Least seconds between two such lines of the log."""
 PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
 """Seconds of the first and the longest pause between probes of a client that half closed its connection."""
 
