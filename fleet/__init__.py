@@ -11,7 +11,9 @@ A node, as a front sees it:
 | late     | some of its last answers began late: `fleet.lateness`            | running ones, and | all others     |
 |          |                                                                  | a probe           |                |
 | draining | its report says so                                               | running ones only | all others     |
-| silent   | no report for REPORT_SECONDS, but its lease in the database runs | none from here    | all others     |
+| silent   | no report for REPORT_SECONDS, but its lease in the database runs | running ones      | all others     |
+|          |                                                                  | while one of them |                |
+|          |                                                                  | gets tokens       |                |
 | gone     | its lease has expired, or the node released it                   | none              | up, a new boot |
 
 A node starts with a **boot** number above all of its earlier ones, and numbers its reports. A report with a lower boot

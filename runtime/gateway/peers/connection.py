@@ -311,6 +311,11 @@ class PeerClient:
             return []
         return [(SIGNATURE, self._key.sign(SignedRequest(node, method, path, context)))]
 
+    def hears(self, node: str, seconds: float) -> bool:
+        """Whether a connection with a running request has received something from a node in the last seconds."""
+        since = asyncio.get_running_loop().time() - seconds
+        return any(isinstance(one, WireConnection) and one.received_at > since for one in self._running.get(node, ()))
+
     def lost(self, node: str) -> None:
         """End all requests at a silent node. Those whose answer has not begun may be retried elsewhere."""
         now = asyncio.get_running_loop().time()

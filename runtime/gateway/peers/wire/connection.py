@@ -38,7 +38,7 @@ class WireConnection(asyncio.Protocol):
 
     __slots__ = (
         "_head", "_head_size", "_is_paused", "_is_reusable", "_left", "_loop", "_parser", "_pieces", "_size", "_state",
-        "_transport", "_waiter", "_writable", "failure", "headers", "idle_since", "status",
+        "_transport", "_waiter", "_writable", "failure", "headers", "idle_since", "received_at", "status",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, left: "Callable[[WireConnection], None]") -> None:
@@ -61,6 +61,8 @@ class WireConnection(asyncio.Protocol):
         self.failure: Exception | None = None
         """The reason why it is closed. None while it is open."""
         self.idle_since = 0.0
+        self.received_at = loop.time()
+        """The event loop's time at which the node last sent something."""
 
     # --- a request --------------------------------------------------------------------------------------------------
     async def send(self, head: bytes, body: bytes) -> None:
@@ -156,6 +158,7 @@ class WireConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._parser is None or self.failure is not None:
             return
+        self.received_at = self._loop.time()
         before = self._size
         try:
             self._parser.feed_data(data)

@@ -3,23 +3,28 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
 import pytest
 
+from fleet.membership.members import Member
 from fleet.reports import MAX_REPLICAS, encode
+from fleet.table import ReportTable
 from models import sse
+from registry.errors import NodeFailed
 from runtime.gateway.peers import following
+from runtime.gateway.peers.following import Follower
 from runtime.residency.states import ModelState
 from tests.eventually import PATIENCE
 from tests.system.serving import free_port
 from tests.unit.http.fakes import recipe
 from tests.unit.http.hops.rig import Fleet, Node, identity, opened
-from tests.unit.http.hops.test_front import EMBED, scripted, until
+from tests.unit.http.hops.test_front import EMBED, begun, scripted, until
 
 NO_URLS = ("https://127.0.0.1:99999", "https://[::1", f"https://{'a' * 64}.example:8443", "https://a..b:8443")
 
@@ -198,6 +203,84 @@ async def test_a_change_whose_answer_is_cut_is_an_error(fleet: Fleet, answer: by
         changed: httpx.Response = await fleet.client.post("/v1/models", json={"id": "x"})
     assert (changed.status_code, changed.json()["error"]["code"]) == (503, "node_failed"), changed.text
     assert message in changed.json()["error"]["message"]
+
+
+class SlowNode:
+    """Stands for `PeerClient`: a node whose reports do not arrive in time."""
+
+    def __init__(self) -> None:
+        self.tries, self.sends_tokens, self.reports_come = 0, True, asyncio.Event()
+
+    @asynccontextmanager
+    async def follow(self, node: str, address: str, path: str, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.tries += 1
+        if not self.reports_come.is_set():
+            raise NodeFailed("The node is silent.")
+        yield self._reports()
+
+    async def _reports(self) -> AsyncIterator[bytes]:
+        yield b"event: report\ndata: {}\n\n"
+        while self.reports_come.is_set():
+            await asyncio.sleep(0.01)
+        raise NodeFailed("The node is silent.")
+
+    def hears(self, node: str, seconds: float) -> bool:
+        return self.sends_tokens
+
+
+@pytest.fixture
+async def slow(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[SlowNode, list[str], Follower]]:
+    """A node, the nodes whose requests were ended, and what follows it."""
+    monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
+    node, ended = SlowNode(), list[str]()
+    follower = Follower("front-1", cast(Any, node), ReportTable(), fleet.names, ended.append)
+    follower.set([Member("node-1", 1, "node", "https://127.0.0.1:8443", "1.0", False)])
+    try:
+        yield node, ended, follower
+    finally:
+        await follower.close()
+
+
+Slow = tuple[SlowNode, list[str], Follower]
+
+
+async def test_requests_of_a_node_that_does_not_report_end_once_it_sends_nothing_else_either(slow: Slow) -> None:
+    node, ended, follower = slow
+    await until(lambda: node.tries > 3)
+    assert not ended, "it sends tokens"
+    follower.set([])  # its lease has ended, because it is slow there too
+    assert not ended
+    node.sends_tokens = False
+    await until(lambda: ended)
+    tries = node.tries
+    await until(lambda: node.tries > tries + 3)
+    assert ended == ["node-1"]
+
+
+async def test_a_node_that_reports_again_keeps_its_requests(slow: Slow) -> None:
+    node, ended, _ = slow
+    await until(lambda: node.tries > 1)
+    node.reports_come.set()
+    await until(lambda: "end-node-1" not in {task.get_name() for task in asyncio.all_tasks()})
+    node.sends_tokens = False  # all its requests wait for their first tokens
+    await asyncio.sleep(0.1)
+    assert not ended
+    node.reports_come.clear()
+    await until(lambda: ended)
+
+
+async def test_a_front_knows_whether_a_node_sends_tokens(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    link = node.fake.links["chat"]
+    link.free = 2
+    link.gate.clear()
+    _, running = await begun(fleet)
+    assert fleet.peer_client.hears("node-1", PATIENCE)
+    assert not fleet.peer_client.hears("node-1", 0.0)
+    link.gate.set()
+    await running
+    assert not fleet.peer_client.hears("node-1", PATIENCE), "nothing is running"
 
 
 async def test_a_node_that_stops_sends_its_names_to_no_server_again(
