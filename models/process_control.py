@@ -100,12 +100,17 @@ class OomPriority:
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(min(1000, self._own + more)))
 
 
+FULL = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
+"""Words of RuntimeErrors for lack of memory without a type of their own: CUDA's and cuBLAS's, in torch and CTranslate2,
+and torch's on a CPU."""
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error or its cause is out of memory. Does not import torch."""
+    """Return whether an error or its cause is out of memory, by type or by `FULL`. Does not import torch."""
     torch = sys.modules.get("torch")
     kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
     while error is not None:
-        if isinstance(error, kinds):
+        if isinstance(error, kinds) or (isinstance(error, RuntimeError) and any(word in str(error) for word in FULL)):
             return True
         error = error.__cause__
     return False

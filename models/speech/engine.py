@@ -16,6 +16,7 @@ from models.batching.worker import Batcher
 from models.estimate import estimate
 from models.flags import check_flags
 from models.messages import LoadResult, Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.process_control import is_out_of_memory
 from models.protocol import Report
 from models.speech.audio import Decoders, Recording
 from models.speech.decoder import RATE
@@ -33,8 +34,6 @@ from registry.recipes.definition import Recipe
 STEP_SECONDS = 2.0
 """Approximate length of a step once the speed is known, so that new recordings soon get a turn."""
 VAD_THRESHOLD = 0.5
-FULL = ("out of memory", "ALLOC_FAILED")
-"""Words of CUDA and cuBLAS in errors for lack of memory."""
 
 
 class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
@@ -165,7 +164,7 @@ def examination(model: SpeechModel, device: str) -> Callable[[], None] | None:
         try:
             model.warm()
         except RuntimeError as error:
-            if not any(word in str(error) for word in FULL):
+            if not is_out_of_memory(error):
                 raise
 
     return examine

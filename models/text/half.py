@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from models.process_control import is_out_of_memory
 from models.text.loading import open_model, release
 from registry.recipes.definition import Recipe
 
@@ -46,6 +47,8 @@ def open_settled(
         if is_like(answer(half), exact):
             return half
     except RuntimeError as error:  # torch: a part of the model keeps its own dtype
+        if is_out_of_memory(error):
+            raise
         why = str(error)
     del half
     release(device)

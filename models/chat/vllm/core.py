@@ -25,9 +25,10 @@ from models.chat.vllm import variables
 from models.chat.vllm.cpu.shared_memory import missing_hint
 from models.chat.vllm.cuda.sleep_memory import kept_blocks, prepare_sleep
 from models.chat.vllm.steps import budget
+from models.process_control import is_out_of_memory
 
-FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Texts of out-of-memory errors that have no type of their own."""
+FULL = "Free memory on device"
+"""The text of vLLM's error if too little memory is free at its start."""
 
 LONGEST_CAUSE = 1000
 """Maximum characters of a cause, because errors of CUDA and compilers fill pages."""
@@ -254,11 +255,7 @@ class _FatalErrorHandler(logging.Handler):
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error is out of memory, by type or by the texts of vLLM's start, its allocator and CUDA."""
-    import torch
-
-    message = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in message for word in FULL)
+    return is_out_of_memory(error) or FULL in str(error)
 
 
 CALLS: dict[str, Callable[..., Any]] = {

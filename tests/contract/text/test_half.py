@@ -64,6 +64,15 @@ def test_a_network_that_is_wrong_in_float16_stays_in_float32(
     assert opened(monkeypatch, spoil=spoil) == (torch.float32, ["high"])
 
 
+def lacks_memory(model: Any) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+def test_lack_of_memory_is_not_taken_for_a_network_that_is_wrong_in_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        opened(monkeypatch, spoil=lacks_memory)
+
+
 @pytest.mark.parametrize(
     ("narrow", "alike"), [([1.01, -8.2], True), ([1.5, -8.0], False), ([float("nan"), -8.0], False)]
 )

@@ -174,11 +174,21 @@ async def test_an_error_keeps_its_class_and_message(slot: Slot) -> None:
         await slot.load()
 
 
-async def test_out_of_memory_has_its_own_code(slot: Slot) -> None:
-    slot.engine.load_error = MemoryError()  # type: ignore[assignment]
-    with pytest.raises(EngineFailed) as error:
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA failed with error out of memory"),  # CTranslate2
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),  # torch, for a context
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+async def test_out_of_memory_has_its_own_code(slot: Slot, error: Exception) -> None:
+    slot.engine.load_error = EngineFailed(f"m could not be loaded: {error}")
+    slot.engine.load_error.__cause__ = error
+    with pytest.raises(EngineFailed) as refused:
         await slot.load()
-    assert error.value.code == "out_of_memory"
+    assert refused.value.code == "out_of_memory"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "unavailable")])
