@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TextIO
 
 import psutil
 
@@ -137,8 +137,9 @@ class GroupMemory:
 
 SHARE = 0.85
 """Share of the detected memory for models. The rest is for the gateway, the page cache and other programs."""
-LOCKS = Path("/tmp")
-"""The folder with the lock files by which servers on this machine claim GPUs."""
+LOCKS = Path("/dev/shm")
+"""The folder with the lock files by which servers on this machine claim GPUs. Not /tmp, of which a systemd service may
+have its own (PrivateTmp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +264,8 @@ def claim(device: Device) -> ExitStack:
 
 def _claim(budget: DeviceBudget, stack: ExitStack) -> None:
     uuid = budget.uuid or nvml.gpu(budget.device).uuid
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        file = stack.enter_context(os.fdopen(os.open(LOCKS / f"roundhouse-{uuid}.lock", flags, 0o666), "r+"))
+        file = stack.enter_context(_lock_file(LOCKS / f"roundhouse-{uuid}.lock"))
     except OSError as error:  # another user's file, which this user may not open
         log.warning("cannot tell whether another server uses this GPU", extra={"gpu": uuid, "cause": str(error)})
         return
@@ -280,6 +280,17 @@ def _claim(budget: DeviceBudget, stack: ExitStack) -> None:
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
+
+
+def _lock_file(path: Path) -> TextIO:
+    """Open a lock file, which all users may write. Raises OSError."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.fdopen(os.open(path, flags), "r+")  # with O_CREAT Linux may refuse another user's (protected_regular)
+    except FileNotFoundError:
+        file = os.fdopen(os.open(path, flags | os.O_CREAT, 0o666), "r+")
+        os.fchmod(file.fileno(), 0o666)  # whatever the umask
+        return file
 
 
 def used_of(device: Device, budget: DeviceBudget) -> tuple[int | None, float | None]:

@@ -1,5 +1,6 @@
 """Which GPU is CUDA's, and whose bytes lie there, by a driver that is made up."""
 
+import errno
 import logging
 import os
 import sys
@@ -263,3 +264,27 @@ def test_two_servers_do_not_share_a_gpu(driver: Nvml, monkeypatch: pytest.Monkey
             pass
     with claim(detect("auto", None)):
         assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_servers_of_other_users_and_services_do_not_share_a_gpu_either(
+    driver: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A systemd service has a /tmp of its own, and Linux lets nobody open another's file there with O_CREAT."""
+    assert "PrivateTmp=yes" in (Path(__file__).parents[3] / "deploy" / "roundhouse.service").read_text()
+    assert "tmp" not in device.LOCKS.parts
+    stock = os.open
+
+    def protected(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT and path.exists():
+            raise PermissionError(errno.EACCES, "fs.protected_regular")
+        return stock(path, flags, mode)
+
+    monkeypatch.setattr(device, "LOCKS", tmp_path)
+    monkeypatch.setattr(os, "open", protected)
+    selected = detect("cuda:GPU-aaaa-1", None)
+    for _ in range(2):
+        with claim(selected):
+            (file,) = tmp_path.iterdir()
+            assert (file.read_text(), file.stat().st_mode & 0o777) == (f"{os.getpid()}\n", 0o666)
+            with pytest.raises(RuntimeError, match="is used by another Roundhouse"):
+                claim(selected)
