@@ -260,6 +260,32 @@ def test_the_named_python_is_used_for_the_environment(
     assert ("venv --quiet --clear" in (checkout / "said").read_text()) is anew
 
 
+@pytest.mark.parametrize(
+    ("seen", "smi", "build"),
+    [
+        ("/dev/nvidia0", "exit 9", "cuda"),  # gVisor
+        ("/proc/driver/nvidia/gpus/0000:01:00.0", "exit 9", "cpu"),  # a container without the host's GPU
+        ("none", "echo 'GPU 0: NVIDIA H100'", "cuda"),  # WSL
+        ("none", "exit 9", "cpu"),
+    ],
+)
+def test_the_build_is_chosen_by_the_gpus_that_can_be_used(checkout: Path, seen: str, smi: str, build: str) -> None:
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    programs(checkout / ".venv-installer/bin", uv="exit 0", python="exit 0")
+    shutil.copy(checkout / "requirements/installer.txt", checkout / ".venv-installer/pins")
+    programs(checkout / ".venv/bin", python="echo 3.12", roundhouse="exit 0")
+    programs(checkout / "host", **{"nvidia-smi": smi})
+    there = checkout / "bash-env"  # read by bash before the script
+    there.write_text(
+        'compgen() { case $SEEN in $2) return ;; esac; case $2 in *nvidia*) false ;; *) builtin compgen "$@" ;; esac; }'
+    )
+    path = f"{checkout / 'host'}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    environment = {"PATH": path, "PYTHON": sys.executable, "BASH_ENV": str(there), "SEEN": seen}
+    script = [checkout / "scripts/install", "run"]
+    done = subprocess.run(script, capture_output=True, text=True, check=True, timeout=240, env=environment)
+    assert f"installed the {build} build" in done.stderr
+
+
 def test_a_new_lock_starts_from_the_current_pins(checkout: Path) -> None:
     """uv keeps the versions in the file that it writes, so that only `--upgrade` changes them."""
     shutil.copy(ROOT / "pyproject.toml", checkout)
