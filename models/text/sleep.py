@@ -13,7 +13,7 @@ import numpy.typing as npt
 import psutil
 
 from models.messages import MemoryFootprint
-from models.text.loading import resident_bytes, weights_bytes
+from models.text.loading import resident_bytes
 from registry.errors import EngineFailed
 
 TOLERANCE = 1e-3
@@ -29,6 +29,11 @@ class ParkedWeights:
 
     def __init__(self, module: Any, device: str) -> None:
         self._module, self._device = module, device
+
+    @property
+    def host_bytes(self) -> int:
+        """Return the bytes of host memory that they take while parked: torch pins blocks of powers of two."""
+        return sum(1 << (tensor.nbytes - 1).bit_length() for tensor in self._tensors() if tensor.nbytes)
 
     def park(self) -> None:
         """Move tensors to host memory, which is pinned if the device is a GPU."""
@@ -83,7 +88,6 @@ class ModuleSleeper:
     def __init__(self, module: Any, device: str, known: KnownAnswer, captured: Captured | None = None) -> None:
         self._parked, self._device, self._known = ParkedWeights(module, device), device, known
         self._captured = captured
-        self._weights = weights_bytes(module)
         self._base = psutil.Process().memory_info().rss
         self._before: npt.NDArray[np.float32] | None = None
 
@@ -91,7 +95,7 @@ class ModuleSleeper:
         """Return the expected memory while asleep; None on a CPU, where sleep frees nothing."""
         if self._device == "cpu":
             return None
-        return MemoryFootprint(device_bytes=CONTEXT, host_bytes=self._base + self._weights)
+        return MemoryFootprint(device_bytes=CONTEXT, host_bytes=self._base + self._parked.host_bytes)
 
     def host_bytes(self) -> int:
         """Return this process's host memory, including pinned copies; 0 on a CPU."""

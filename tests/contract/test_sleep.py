@@ -124,6 +124,7 @@ def test_tied_tensors_stay_tied() -> None:
     module = Tied()
     was = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     parked = ParkedWeights(module, "cpu")
+    assert parked.host_bytes == 64 + 16, "60 and 12 bytes in blocks of powers of two, and the tied ones once"
     for step in (parked.park, parked.unpark):
         step()
         assert module.head.weight.data_ptr() == module.inner.weight.data_ptr()
