@@ -200,7 +200,7 @@ class VllmEngine:
         if arguments.enable_lora and self._adapters is not None:
             lengths = warmup.prompt_lengths(self._engine.vllm_config, await launch.tuned_sizes(self._engine))
             await warmup.warm_up_adapters(self._app, self._adapters, lengths, settings.swap_tokens(recipe))
-        await warmup.warmup(self._app, recipe.id, warmup.GPU_REQUESTS)
+        await warmup.warm_up_logprobs(self._app, recipe.id)
 
     def _host_bytes(self) -> int:
         return processes.memory_of(launch.processes(self._engine))

@@ -56,11 +56,11 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 GPU_REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    *(("/v1/completions", {"prompt": "Hello", "max_tokens": 2, "logprobs": count}) for count in (0, 2, 5, 10, 20)),
+    *(("/v1/completions", {"prompt": "Hello", "max_tokens": 2, "logprobs": count}) for count in (0, 2, 5, 10, 15, 20)),
     ("/v1/completions", {"prompt": "Hello", "max_tokens": 1, "prompt_logprobs": 1}),
 )
-"""Warm-up requests on a GPU. Triton compiles a kernel each for logprobs of 1, 2, 4, 8, 16 and 32 tokens, and one for
-those of prompts. They come last, because prompt logprobs shorten the steps for a second."""
+"""Warm-up requests on a GPU. Triton compiles a kernel each for logprobs of 1, 2, 4, 8, 16 and 32 tokens, a special one
+for exactly 16, and one for those of prompts. They come last, because prompt logprobs shorten the steps for a second."""
 _LENGTHS, _BEYOND = (5, 16, 131, 132), (13, 14)
 """Tokens of prompts with an adapter, and tokens beyond the largest batch with a graph.
 
@@ -80,6 +80,16 @@ async def warmup(app: AsgiApp, model: str, requests: Iterable[tuple[str, dict[st
     """Send all requests concurrently. Raises TimeoutError."""
     async with asyncio.timeout(WITHIN):
         await asyncio.gather(*(whole_answer(app, path, {"model": model, **body}) for path, body in requests))
+
+
+async def warm_up_logprobs(app: AsgiApp, model: str) -> None:
+    """Send `GPU_REQUESTS` one after another. Raises TimeoutError.
+
+    Requests in the same step all use the kernel for the one with the most logprobs, so the others would not compile.
+    """
+    async with asyncio.timeout(WITHIN):
+        for path, body in GPU_REQUESTS:
+            await whole_answer(app, path, {"model": model, **body})
 
 
 def prompt_lengths(config: Any, tuned_sizes: Iterable[int] = ()) -> list[int]:

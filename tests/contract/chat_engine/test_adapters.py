@@ -225,9 +225,11 @@ async def test_a_warm_up_for_a_gpu_runs_each_kernel_and_leaves_nothing(
     await bench.hold()
     bodies: list[dict[str, Any]] = []
     answers: dict[int, tuple[int, bytes]] = {}
+    beside: list[int] = []
 
     async def watched(app: AsgiApp, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
         number = len(bodies)
+        beside.append(number - len(answers))
         bodies.append(body)
         answers[number] = await whole_answer(app, path, body)
         return answers[number]
@@ -248,7 +250,8 @@ async def test_a_warm_up_for_a_gpu_runs_each_kernel_and_leaves_nothing(
     assert all(body["model"].startswith("sha256:") for body in with_adapter)
     beginnings = {tuple(body["prompt"][:5]) for body in with_adapter}
     assert len(beginnings) == len(lengths), "no prompt is in the prefix cache"
-    assert [body.get("logprobs") for body in last] == [0, 2, 5, 10, 20, None]
+    assert [body.get("logprobs") for body in last] == [0, 2, 5, 10, 15, 20, None]
+    assert not any(beside[usual:]), "in one step only the kernel for the most logprobs would compile"
     assert last[-1]["prompt_logprobs"] == 1, "the last, because these shorten the steps that follow"
     assert texts[-1]["choices"][0]["prompt_logprobs"]
     host, placed = await launch.ask(engine._engine, core.held_adapters)
