@@ -21,7 +21,8 @@ FIRST = (64, 512)
 FINALISTS = 16
 ACTIVE = (1, 4, 20)
 """Adapters in a batch."""
-SLICES = ("1", "2", "3")
+SLICES = tuple(map(str, range(1, 9)))
+"""Parts of a layer: up to three with attention, five in Mamba-2, seven in Kimi's linear attention."""
 Config = dict[str, int | None]
 
 

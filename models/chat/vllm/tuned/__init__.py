@@ -2,8 +2,8 @@
 
 A file has CUDA's name of its card: `NVIDIA_H100_80GB_HBM3_SHRINK.json`, `..._EXPAND_TRUE.json`, and
 `..._EXPAND_FALSE.json` for VLLM_LORA_ENABLE_DUAL_STREAM. It is keyed by places including the base, slices, tokens,
-inputs, outputs. vLLM uses the nearest number, except for slices: if one of 1, 2 and 3 is missing, a step ends the
-engine. Other cards use vLLM's defaults. VLLM_TUNED_CONFIG_FOLDER selects another folder.
+inputs, outputs. vLLM uses the nearest number, except for slices: an engine with a layer of a missing number does not
+start, so there are 1 to 8. Other cards use vLLM's defaults. VLLM_TUNED_CONFIG_FOLDER selects another folder.
 """
 
 from __future__ import annotations
