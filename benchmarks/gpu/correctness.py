@@ -162,8 +162,8 @@ def _server(
     """Start a server and report that as a step.
 
     Args:
-        places: adapter places on the device and in host memory, for one model only; None: places for all adapters,
-            and a second model.
+        places: adapter places on the device and in host memory; None: places for all adapters and, without graphs, a
+            second model.
     """
     recipes = folder / "recipes"
     recipes.mkdir(parents=True, exist_ok=True)  # with --work the folder may be an earlier run's
@@ -171,7 +171,7 @@ def _server(
     requested = "cpu" if device == "cpu" else "cuda"
     step = "start, with compilation and graphs" if graphs else "start, with few places" if places else "start"
     began = time.perf_counter()
-    load = ["starter-chat"] if places else ["starter-chat", "second"]
+    load = ["starter-chat"] if places or graphs else ["starter-chat", "second"]
     with Roundhouse("starter-chat", folder, [recipes], "--device", requested, load=load) as server:
         report.server(step, server.command())
         report.add(step, True, seconds=round(time.perf_counter() - began, 1))

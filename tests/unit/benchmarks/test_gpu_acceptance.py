@@ -6,10 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -34,6 +36,7 @@ from benchmarks.gpu.shapes import LARGER, SHAPES, write_base
 from benchmarks.gpu.timed import TimedRun
 from benchmarks.load.budget import Budget
 from benchmarks.load.stats import compared
+from benchmarks.peers.servers import NotStarted, Roundhouse
 from benchmarks.report import machine
 from models import nvml
 from models.flags import flag_fault
@@ -268,7 +271,7 @@ def timed_run(
 async def test_parts_that_do_not_fit_into_the_budget_are_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, ran = timed_run(tmp_path, Clock(), 225.0, monkeypatch)
+    run, ran = timed_run(tmp_path, Clock(), 235.0, monkeypatch)
     await run.run(["tiers", "mixed", "oracle", "sleep", "tune"])
     assert ran == ["tiers", "mixed", "oracle", "sleep", "tune"]
     results = json.loads((tmp_path / "today.json").read_text())
@@ -279,6 +282,46 @@ async def test_parts_that_do_not_fit_into_the_budget_are_left_out_and_named(
     assert ran == ["oracle", "mixed", "sleep"]
     results = json.loads((tmp_path / "today.json").read_text())
     assert results["left_out"] == {"tiers": "170 s are left, and it takes 190"}
+    run, ran = timed_run(tmp_path, Clock(), 235.0, monkeypatch)
+    run._stock = True
+    await run.run(["tiers", "oracle"])
+    assert ran == ["oracle"], "stock vLLM takes longer to start"
+
+
+async def test_adapters_are_written_while_the_servers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = timed_run(tmp_path, Clock(), 1000.0, monkeypatch)
+    run._traced = False
+    has_started, written = threading.Event(), list[Path]()
+
+    def write(folder: Path, *_: object) -> list[Path]:
+        assert has_started.wait(10)
+        written.append(folder)
+        return written
+
+    async def start(_: object) -> list[Any]:
+        has_started.set()
+        raise NotStarted("roundhouse ended with 1")
+
+    monkeypatch.setattr(timed, "write_adapters", write)
+    monkeypatch.setattr(run, "_start", start)
+    monkeypatch.setattr(
+        run, "_model", lambda _: SimpleNamespace(recipe=SimpleNamespace(id="m"), file=tmp_path, path=tmp_path)
+    )
+    with pytest.raises(NotStarted):
+        await run._up()
+    assert written == [tmp_path / "adapters"], "the next part does not write them at the same time"
+
+
+@pytest.mark.parametrize(("graphs", "models"), [(False, ("starter-chat", "second")), (True, ("starter-chat",))])
+def test_only_models_that_answer_are_loaded(
+    graphs: bool, models: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(Roundhouse, "launch", lambda _: None)
+    monkeypatch.setattr(Roundhouse, "_wait", lambda _: None)
+    monkeypatch.setattr(Roundhouse, "prepare", lambda server: loaded.extend(server._load))
+    with correctness._server(Report(tmp_path / "today.json", "cpu", 0.01), tmp_path, "cpu", graphs=graphs):
+        assert tuple(loaded) == models
 
 
 def test_a_part_is_ended_when_its_budget_is_used_up() -> None:
@@ -452,7 +495,7 @@ def test_the_guide_for_gpus_names_existing_commands(monkeypatch: pytest.MonkeyPa
     tried, first, second = (re.search(r"--parts (\S+)", words)[1].split(",") for words in commands)  # type: ignore[index]
     assert set(first) | set(second) == set(timed.PARTS)
     assert set(tried) == set(timed.PARTS) - {"tune"}
-    seconds = timed.START + sum(timed.SECONDS[part] for part in first)
+    seconds = timed.START + timed.STOCK_START + sum(timed.SECONDS[part] for part in first)
     assert f"The first call takes {seconds} seconds" in text
 
 
