@@ -19,6 +19,8 @@ from runtime.gateway.names import Names
 from runtime.gateway.providers.index import ProviderIndex, unknown_provider
 
 log = logging.getLogger("roundhouse.gateway")
+OWN_VARIABLES = frozenset(("ROUNDHOUSE_DATABASE", "ROUNDHOUSE_OIDC_SECRET", "ROUNDHOUSE_PEPPER", "PGPASSWORD"))
+"""Variables with secrets of the server itself. An administrator's request must not have them sent anywhere."""
 
 
 class ProviderDefinitionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class ProviderStore:
             if faults:
                 raise Unfit("The provider cannot be used.", faults[:20], code="bad_recipe")
             provider = Provider.model_validate({**definition, "id": name, "version": version})
+            await asyncio.to_thread(self._check_key, provider)
             self._check_names(provider)
             try:
                 await asyncio.to_thread(write_text, self._folder / f"{name}.yaml", text)
@@ -109,6 +112,22 @@ class ProviderStore:
     def _check_file(self, name: str) -> None:
         if name in self._given:
             raise Conflict(f"Provider '{name}' is from a recipe file: change that, then roundhouse models reload.")
+
+    def _check_key(self, provider: Provider) -> None:
+        """Raises Unfit for a key that is a secret of the server itself, such as the pepper. Blocks."""
+        is_own = provider.key_file is not None and self._is_own(provider.key_file)
+        if is_own or provider.key_env in OWN_VARIABLES:
+            where = f"file {quoted(provider.key_file or '')}" if is_own else f"variable {provider.key_env}"
+            fault = f"the {where} may hold secrets of this server: name another one, with the provider's key"
+            raise Unfit("The provider cannot be used.", [fault], code="bad_recipe")
+
+    def _is_own(self, file: str) -> bool:
+        """Whether a file is in the data directory, or in /proc, where the server's variables are."""
+        try:
+            path = Path(file).resolve()
+        except (OSError, ValueError):  # it is none, and will be reported as missing
+            return False
+        return path.is_relative_to(self._folder.parent.resolve()) or path.is_relative_to("/proc")
 
     def _check_names(self, provider: Provider) -> None:
         """Raises Conflict (name_in_use) if a name has another meaning."""

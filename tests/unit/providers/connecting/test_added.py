@@ -123,3 +123,29 @@ async def test_metrics_have_only_the_providers_that_are_served(tmp_path: Path) -
             for series in ("provider_running", "provider_breaker"):
                 assert sorted(set(re.findall(rf'roundhouse_{series}\{{.*provider="(\w+)"', text))) == present
             await client.delete("/v1/providers/one")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"key_env": "ROUNDHOUSE_PEPPER"}, {"key_env": "ROUNDHOUSE_DATABASE"}, {"key_file": "/proc/self/environ"},
+        {"key_file": "pepper"}, {"key_file": "../data/pepper"}, {"key_file": "fleet/key"},
+    ],
+)  # fmt: skip
+async def test_no_secret_of_the_server_itself_becomes_a_providers_key(tmp_path: Path, key: dict[str, str]) -> None:
+    """A request with the scope `admin` could have it sent to any host."""
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
+    if "key_file" in key:
+        key = {"key_file": str(gateway.settings.data_dir / key["key_file"])}
+    async with asking_as(gateway, CALLER) as client:
+        refused = await client.put("/v1/providers/there", json=definition(**key))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
+        assert "may hold secrets of this server" in refused.text
+        assert (await client.get("/v1/providers/there")).status_code == 404
+
+
+async def test_a_key_file_of_no_valid_name_is_reported_as_missing(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
+    async with asking_as(gateway, CALLER) as client:
+        assert (await client.put("/v1/providers/there", json=definition(key_file="a\x00b"))).status_code == 201
+        assert not (await client.get("/v1/providers")).json()["data"][0]["key_is_set"]
