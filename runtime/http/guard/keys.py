@@ -11,7 +11,7 @@ from console.rendering import is_secure
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, required_scopes
-from runtime.http.guard.origin import Headers
+from runtime.http.guard.origin import READS, Headers, is_own_page
 from runtime.http.middleware import gateway_of, set_caller
 from tenants.caller import ANONYMOUS, EVERYBODY, Caller, Person
 from tenants.caller import Scope as KeyScope
@@ -48,14 +48,16 @@ class KeyMiddleware:
 async def _take_cookies(scope: Scope) -> None:
     """Keep only the console's cookies, of a session or of a sign-in in progress.
 
-    In a fleet the session may have begun or ended at another server.
+    None of them if another page sends a change, even one of --cors-origins: browsers add a session to requests of pages
+    at other ports and subdomains. In a fleet the session may have begun or ended at another server.
     """
     cookies = [value for name, value in scope["headers"] if name == b"cookie"]
     if not cookies:
         return
     sessions = gateway_of(scope).services.console.sessions
     secure = is_secure(HTTPConnection(scope))
-    own = sessions.own_cookie(b"; ".join(cookies).decode("latin-1"), secure=secure)
+    is_own = scope["method"] in READS or is_own_page(scope["headers"])
+    own = sessions.own_cookie(b"; ".join(cookies).decode("latin-1"), secure=secure) if is_own else ""
     rest = [header for header in scope["headers"] if header[0] != b"cookie"]
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
     if own and sessions.is_shared and not presented_keys(rest):

@@ -123,6 +123,19 @@ class OriginPolicy:
             _check_type(path.rstrip("/"), values.get(b"content-type", ""))  # with a slash it is redirected
 
 
+def is_own_page(headers: Headers) -> bool:
+    """Whether a request is from this server's own pages, or from no page.
+
+    A browser itself knows best, but only tells servers that it trusts. Others may be behind a proxy with another Host.
+    """
+    values = {name: value.decode("latin-1") for name, value in headers}
+    if (site := values.get(b"sec-fetch-site")) is not None:
+        return site in _OWN
+    origin = values.get(b"origin")
+    return origin is None or _NONE_ELSE.origin(origin, values.get(b"host", ""))
+
+
+_NONE_ELSE = OriginPolicy(frozenset())
 _ONCE = {b"host": "Host", b"content-type": "Content-Type"}
 _READ = frozenset(
     (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding", b"referer")

@@ -199,6 +199,23 @@ async def test_a_forged_origin_changes_nothing(console: Console) -> None:
         assert sent.status_code == 415, "a plain form of another page is refused"
 
 
+async def test_no_other_page_uses_a_session_not_even_an_allowed_one(console: Console) -> None:
+    """Browsers add the cookie to requests from other ports and subdomains, which are of the same site."""
+    other = {"Origin": "https://chat.example"}
+    async with console(ADMIN, cors_origins=("https://chat.example",)) as displayed:
+        await sign_in(displayed, ADMIN[0])
+        for headers in (other, {**other, "Sec-Fetch-Site": "same-site"}):
+            for path in ("/v1/models/chat/unload", "/console/teams/team"):
+                refused = await displayed.client.post(path, headers=headers)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (401, "missing_api_key"), path
+        for headers in (ORIGIN, {}, {**other, "Sec-Fetch-Site": "same-origin"}):
+            done = await displayed.client.post("/console/teams/team", json={}, headers=headers)
+            assert done.json()["error"]["param"] == "id", "from its own page, also behind a proxy with another Host"
+        keyed = {**other, "Authorization": f"Bearer {ADMIN[0]}"}
+        allowed = await displayed.client.post("/console/teams/team", json={}, headers=keyed)
+        assert allowed.json()["error"]["param"] == "id"
+
+
 async def test_values_that_a_key_may_not_see_are_dashes(console: Console) -> None:
     async with console(OPERATOR, SEARCH) as displayed:
         for who, reported in ((SEARCH, False), (OPERATOR, True)):
