@@ -171,14 +171,19 @@ async def home(request: Request) -> Response:
 
 
 async def reference() -> Response:
-    """The API reference, with relative links: a proxy may put a path before all of ours."""
-    return get_swagger_ui_html(
+    """The API reference, with relative links: a proxy may put a path before all of ours.
+
+    It cannot be framed, since it sends requests: another site could let people click on its buttons unawares.
+    """
+    page = get_swagger_ui_html(
         openapi_url="./openapi.json",
         title="Roundhouse: reference of the API",
         swagger_js_url=f".{ASSETS}/swagger-ui-bundle.js",
         swagger_css_url=f".{ASSETS}/swagger-ui.css",
         swagger_favicon_url=f".{ASSETS}/favicon.png",
     )
+    page.headers.update({"Content-Security-Policy": "frame-ancestors 'none'", "X-Frame-Options": "DENY"})
+    return page
 
 
 def add(app: FastAPI) -> None:

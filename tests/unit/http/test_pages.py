@@ -52,6 +52,8 @@ async def test_the_reference_loads_nothing_from_other_hosts(
     page = await client.get("/docs")
     assets = set(re.findall(r"/docs/assets/[\w.-]+", page.text))
     assert len(assets) == 3
+    assert page.headers["x-frame-options"] == "DENY", "its buttons send requests"
+    assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
     assert not FOREIGN_ADDRESS.search(page.text)
     assert not re.findall(r"""(?:src|href|url)\s*[=:]\s*["']/""", page.text), "relative, to work with any prefix"
     for asset in assets:
