@@ -8,9 +8,12 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from registry.recipes.definition import Recipe
 from runtime.http.errors import Dialect
+from runtime.http.middleware import context_of
 from runtime.http.route import Route
 from runtime.http.routes import ROUTES
 from runtime.http.schema import (
@@ -53,9 +56,18 @@ TAGS = [
 def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     """Serve our document at /openapi.json and /docs. Call it after all routes are registered.
 
-    Examples use the server's own models if it has one for the task, so that they work as they are.
+    Examples use the server's own models if it has one for the task, so that they work as they are. Callers who may not
+    see every model, such as those without a key where keys are required, get examples with the starter pack's.
     """
     app.openapi = cache(partial(build, app, recipes))  # type: ignore[method-assign]
+    general = cache(partial(build, app, ()))
+
+    async def send(request: Request) -> Response:
+        return JSONResponse(general() if context_of(request.scope).caller.is_limited else app.openapi())
+
+    path = app.openapi_url or ""
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != path]
+    app.add_route(path, send, include_in_schema=False)
 
 
 @cache

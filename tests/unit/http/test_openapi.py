@@ -28,6 +28,8 @@ from runtime.http.openapi import OPERATIONS, build, document, schemas
 from runtime.http.schema import ERROR_SCHEMAS
 from runtime.residency.policy import Plan
 from runtime.server.run import build as server_build
+from tenants.caller import ANONYMOUS, Caller
+from tests.unit.http.admin.test_names import asking_as
 from tests.unit.http.fakes import FakeGateway, application, recipe
 from tests.unit.registry.makers import adapter
 
@@ -169,6 +171,18 @@ def test_the_examples_fit_their_schemas(openapi: dict[str, Any]) -> None:
 def test_examples_name_models_of_this_server(openapi: dict[str, Any]) -> None:
     examples = openapi["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     assert examples["texts"]["value"]["model"] == "embed"
+
+
+@pytest.mark.parametrize(
+    ("caller", "model"),
+    [(Caller("ops", "k"), "embed"), (ANONYMOUS, "starter-embed"), (Caller("ops", "k", models=("x",)), "starter-embed")],
+)
+async def test_examples_name_no_model_that_the_caller_may_not_see(
+    gateway: FakeGateway, caller: Caller, model: str
+) -> None:
+    async with asking_as(gateway, caller) as client:
+        path = (await client.get("/openapi.json")).json()["paths"]["/v1/embeddings"]
+    assert path["post"]["requestBody"]["content"]["application/json"]["examples"]["texts"]["value"]["model"] == model
 
 
 REFUSAL = Refusal("limit_1", "tokens_per_minute", "team", "support", 100.0, 0.0, None, "")
