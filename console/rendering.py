@@ -5,7 +5,7 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from mimetypes import guess_type
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from registry.base.json import NOT_JSON
-from registry.base.wording import quoted
+from registry.base.wording import plain, quoted
 from registry.errors import BadRequest, NotFound
 
 
@@ -150,6 +150,7 @@ templates = Environment(
     lstrip_blocks=True,
 )
 templates.filters.update(size=size, seconds=seconds, ago=ago, count=count, money=money, moment=moment, instant=instant)
+templates.filters["amount"] = partial(plain, form=",.6f")
 
 
 JSON = "application/json"

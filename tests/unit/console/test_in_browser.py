@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tenants.caller import SCOPES
+from tests.system.console.browsing import PHONE, WIDTH
 from tests.unit.console.browsing import HERE, Answer, looking, reported
 from tests.unit.console.conftest import ORIGIN, Console, ConsoleRig, key, sign_in
 from tests.unit.console.test_pages import row
@@ -79,6 +80,22 @@ async def test_an_invalid_weight_is_reported_and_a_new_team_can_have_a_limit(con
             assert "eight" in await page.inner_text("#made .bad"), answered
 
 
+async def test_long_names_and_large_amounts_of_teams_are_readable(console: Console, browser: Any) -> None:
+    """Once, one long name made the page three times as wide as the screen, and a million was `1e+06`."""
+    long = {"id": "w" * 64, "name": "W" * 128}
+    limit = {"owner": "team", "subject": long["id"], "kind": "tokens_per_minute", "amount": "1234567", "mode": "warn"}
+    new = {"team": long["id"], "name": "W" * 128, "scopes": ["infer", "usage"], "models": " ".join(["m" * 64] * 9)}
+    async with console() as displayed, looking(browser, displayed, {}) as page:
+        for path, body in (("team", long), ("key", new), ("limit", {**limit, "model": "m" * 99})):
+            made = await displayed.client.post(f"/console/teams/{path}", json=body, headers=ORIGIN)
+            assert made.status_code == 200, made.text
+        for width in (WIDTH, PHONE):
+            await page.set_viewport_size({"width": width, "height": 900})
+            await page.goto("teams")
+            assert await page.evaluate(SCROLLING) == [], width
+        assert "1,234,567" in await page.inner_text("[data-part=limits]")
+
+
 async def test_a_size_just_under_a_unit_is_not_1024_of_the_smaller(console: Console, browser: Any) -> None:
     sizes = {0: "0 B", 1023: "1023 B", 2**20 - 2**6: "1023.9 KiB", 2**20 - 1: "1.0 MiB", 2**30 - 1: "1.0 GiB"}
     async with console() as displayed, looking(browser, displayed, {}) as page:
@@ -88,6 +105,9 @@ async def test_a_size_just_under_a_unit_is_not_1024_of_the_smaller(console: Cons
     assert texts == list(sizes.values())
 
 
+SCROLLING = """[document.documentElement, ...document.querySelectorAll(".scroll")].filter(
+    (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML.slice(0, 200))"""
+"""Returns what has to be scrolled sideways to be read."""
 FOCUSED = "document.activeElement.dataset.call ?? document.activeElement.outerHTML"
 
 
