@@ -216,7 +216,7 @@ class Names:
                 return self._by_adapter(catalog, adapter, task) if adapter else self._refuse_several(ids, task)
             name = ids[0]
         if not isinstance(name, str) or not name:
-            raise BadRequest("Say which model: 'model' must be a string such as 'starter-chat'.", param="model")
+            raise BadRequest("Say which model in 'model', as a string: GET /v1/models lists all.", param="model")
         name = untagged(name, catalog)
         if adapter:
             return name, catalog.resolve_pair(name, adapter, task)

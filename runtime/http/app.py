@@ -145,7 +145,9 @@ def _client_error(request: Request, error: Exception, allowed: str) -> Roundhous
     if error.status_code == 405:
         methods = " or ".join(word for word in allowed.split(", ") if word not in ("", "HEAD", "OPTIONS"))
         advice = f": send {methods}" if methods else "; see /docs"
-        return MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}{advice}.")
+        adds = request.method == "POST" and request.url.path.startswith("/v1/models/")  # as at Speaches
+        more = " A model is added by POST /v1/models, with its 'source'." if adds else ""
+        return MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}{advice}.{more}")
     wrong = RoundhouseError(str(error.detail), code="http_error")
     wrong.status, wrong.type = error.status_code, "invalid_request_error"
     return wrong

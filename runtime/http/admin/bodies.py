@@ -1,11 +1,11 @@
 """Bodies of our own API."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from launch.request import HUB, MAIN, without_host
 from registry.base.wording import quoted
@@ -148,6 +148,14 @@ class AddModelBody(BaseModel):
     tokens: Annotated[int, Field(strict=True, ge=16, le=10_000_000, description="of so many tokens each"), WHOLE] = 4096
     dry_run: bool = Field(default=False, strict=True, description="propose, and change nothing")
     stream: bool = Field(default=False, strict=True, description="tell its way here as server-sent events")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_source(cls, body: Any) -> Any:
+        """Say what a source is, to clients of other servers that add models by a name of theirs."""
+        if isinstance(body, dict) and "source" not in body:
+            raise BadRequest(f"Say where the model is in 'source': {MODEL_SOURCES}.", param="source")
+        return body
 
 
 class EditModelBody(BaseModel):

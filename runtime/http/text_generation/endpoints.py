@@ -21,7 +21,7 @@ import msgspec
 from models.messages import Event
 from models.tasks.chat import ChatPayload
 from registry.base.json import NOT_JSON
-from registry.errors import EngineFailed
+from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Task
 from runtime.gateway.names import ModelRef
 from runtime.http.bodies import decode_known, refuse_adapters
@@ -43,6 +43,11 @@ from runtime.http.text_generation.answers import GeneratedText
 from runtime.http.text_generation.bodies import GenerateBody, Generation, generation
 
 ENGINE_PATH = "/v1/completions"
+_OTHERS = (
+    " It is the prompt, as in Text Generation Inference. SGLang's `text` goes to /v1/completions, as `prompt`; texts "
+    "that become vectors go to /embed."
+)
+"""Says which call here takes what other servers take at these paths."""
 
 
 async def _whole(path: str, request: Generation, events: AsyncIterator[Event]) -> Parts:
@@ -77,7 +82,12 @@ def _refuse(status: int, data: bytes) -> NoReturn:
 
 def _endpoint(path: str) -> Endpoint:
     def parse(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
-        found, left_out = decode_known(body, GenerateBody)
+        try:
+            found, left_out = decode_known(body, GenerateBody)
+        except BadRequest as error:
+            if error.param == "inputs":
+                error.message += _OTHERS
+            raise
         refuse_adapters(left_out, "'parameters.adapter_id'")
         streams = path == "/generate_stream" or bool(found.stream)
         request = generation(found, stream=streams, full_text=path == "/")

@@ -18,6 +18,7 @@ COMMANDS = {name for name, _ in walk(typer.main.get_command(app), "roundhouse")}
 def test_paths_and_commands_in_the_advice_exist(path: str, advice: str) -> None:
     plain = {known.replace(":path}", "}") for known in PATHS}
     assert path not in plain
+    assert not path.endswith("/") or path[:-1] in plain, "its advice is only for paths below one that exists"
     assert set(NAMED.findall(advice.replace("ends in /v1", ""))) <= plain
     for command in re.findall(r"'(roundhouse [a-z ]+)'", advice):
         assert any(f"{known} ".startswith(f"{command} ") for known in COMMANDS), command
@@ -41,6 +42,12 @@ def test_paths_and_commands_in_the_advice_exist(path: str, advice: str) -> None:
         ("/inference", "transcribed at /v1/audio/transcriptions"),
         ("/lora-adapters", "/v1/adapters"),
         ("/load_lora_adapter", "It is at /v1/load_lora_adapter."),
+        ("/inference/v1/generate", "/v1/completions"),
+        ("/api/ps/Systran/faster-whisper-small", "/v1/models/{model}/unload"),
+        ("/api/pull/Systran/faster-whisper-small", "'roundhouse models add'"),
+        ("/v2/models/a/infer", "/v1/chat/completions"),
+        ("/v2/health/ready", "It is at /health/ready."),
+        ("/reranking", "It is at /v1/rerank."),
         ("/nonsense", "See /docs."),
         ("//nonsense", "See /docs."),
         ("/v1/health/live", "It is at /health/live."),
