@@ -9,6 +9,7 @@
 | `n_predict`, of llama.cpp                    | to `max_tokens`                                                |
 | `enable_thinking`, of Qwen's own API         | to `chat_template_kwargs`                                      |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
+| TGI's `json`, `regex` and `json_schema`      | with their `value`: the same, or to `structured_outputs`       |
 | a `json_schema` without a name               | gets one, as Ollama and llama.cpp need none                    |
 | Anthropic's documents and search results     | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
@@ -17,6 +18,7 @@
 | an empty `tools`, `suffix` or `grammar`      | removed                                                        |
 | `stream_options` without a stream            | removed: a complete answer has its usage anyway                |
 | `tool_choice` `any`, of Mistral's API        | becomes `required`                                             |
+| a function's name as `tool_choice`, of TGI   | becomes an object with that name                               |
 | `tool_choice` `auto` or `none` without tools | removed: it asks for nothing                                   |
 | an empty string in `stop`                    | removed: it ends no answer                                     |
 | a chat's `max_tokens: -1`                    | removed: no limit, to Ollama, LM Studio and llama.cpp          |
@@ -47,6 +49,7 @@ GUIDED: Mapping[str, str] = {
 }
 """Fields that constrain an answer's form, and their keys in `structured_outputs`."""
 _EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
+_CHOICES = ("none", "auto", "required")
 _NULL, _BLANK, _UNLIMITED = msgspec.Raw(b"null"), msgspec.Raw(b'""'), msgspec.Raw(b"-1")
 _FALSE = msgspec.Raw(b"false")
 _ASSISTANT = msgspec.Raw(b'"assistant"')
@@ -74,6 +77,7 @@ def move(request: ChatRequest) -> None:
             request.replace("stop", msgspec.json.encode([one for one in request.items("stop") if one != _BLANK]))
         turns.complete(request)
         _move_guided(request)
+        _move_format(request)
         move_schema(request)
         _rename(request, "repeat_penalty", "repetition_penalty")
         if not request.has("max_completion_tokens"):
@@ -84,6 +88,7 @@ def move(request: ChatRequest) -> None:
                     request.drop(name)
             if request.text("tool_choice") == "any":
                 request.replace("tool_choice", b'"required"')
+            _name_choice(request)
             _move_thinking(request)
     elif request.path in (MESSAGES, COUNT_TOKENS):
         _move_output_format(request)
@@ -97,6 +102,34 @@ def _rename(request: ChatRequest, name: str, known: str) -> None:
     if request.has(name) and not request.has(known):
         request.replace(known, request.fields[name])
         request.drop(name)
+
+
+def _name_choice(request: ChatRequest) -> None:
+    """Write the name of a function, as Text Generation Inference takes it, as OpenAI's object."""
+    name = request.text("tool_choice")
+    if name and name not in _CHOICES and any(name == _function(tool) for tool in request.items("tools")):
+        request.replace("tool_choice", msgspec.json.encode({"type": "function", "function": {"name": name}}))
+
+
+def _function(tool: msgspec.Raw) -> Any:
+    """Return the name of a tool's function; None if it has none."""
+    match msgspec.json.decode(tool):
+        case {"function": {"name": name}}:
+            return name
+    return None
+
+
+def _move_format(request: ChatRequest) -> None:
+    """Write a `response_format` of Text Generation Inference in OpenAI's words, or as a regex."""
+    match answer := request.object("response_format"):
+        case {"type": "json"}:
+            request.replace("response_format", msgspec.json.encode({**answer, "type": "json_object"}))
+        case {"type": "json_schema", "value": dict(value)} if "json_schema" not in answer:
+            moved = {"type": "json_schema", "json_schema": value}
+            request.replace("response_format", msgspec.json.encode(moved))
+        case {"type": "regex", "value": str(value)} if not request.has("structured_outputs"):
+            request.replace("structured_outputs", msgspec.json.encode({"regex": value}))
+            request.drop("response_format")
 
 
 def move_schema(request: ChatRequest) -> None:

@@ -42,6 +42,16 @@ def moved(path: str, body: dict[str, Any]) -> Any:
             {"guided_grammar": "root ::= x", "structured_outputs": {"grammar": "root ::= x"}},
             {"structured_outputs": {"grammar": "root ::= x"}},
         ),
+        (
+            {"response_format": {"type": "json", "value": SCHEMA}},
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}},
+        ),
+        ({"response_format": {"type": "json"}}, {"response_format": {"type": "json_object"}}),
+        (
+            {"response_format": {"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}}},
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+        ),
+        ({"response_format": {"type": "regex", "value": "a+"}}, {"structured_outputs": {"regex": "a+"}}),
         ({"repeat_penalty": 1.1}, {"repetition_penalty": 1.1}),
         ({"n_predict": 3}, {"max_tokens": 3}),
         ({"tools": [], "tool_choice": "auto"}, {}),
@@ -78,6 +88,14 @@ def test_minus_one_is_no_limit_of_a_chats_tokens() -> None:
 def test_mistrals_word_for_a_required_call_is_understood() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert moved(CHAT, {"tools": tools, "tool_choice": "any"}) == {"tools": tools, "tool_choice": "required"}
+
+
+def test_a_functions_name_alone_chooses_it_as_at_text_generation_inference() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    chosen = {"type": "function", "function": {"name": "f"}}
+    assert moved(CHAT, {"tools": tools, "tool_choice": "f"}) == {"tools": tools, "tool_choice": chosen}
+    for choice in ("auto", "none", "required", "another"):
+        assert moved(CHAT, {"tools": tools, "tool_choice": choice})["tool_choice"] == choice
 
 
 @pytest.mark.parametrize("others", [{}, {"mood": "calm"}])
