@@ -79,6 +79,9 @@ MAX_ANSWERS = 128
 NOT_REACHED = 1 << 16
 """Value for vLLM's limits on stop strings (4 by default) and prompts per request (1,024), above our own limits, which
 refuse with a clear message."""
+OTHERS = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_DP_RANK", "VLLM_DP_SIZE", "VLLM_USE_MODELSCOPE")
+"""Variables for a vLLM of one's own, which would override the recipe's bytes and devices, or need a package of their
+own for files that are here already."""
 VIDEOS = f"{DEMUXERS},apng,gif,h264,hevc,ivf,m4v"
 """FFmpeg's demuxers for videos: none that opens other files, such as `concat`."""
 
@@ -120,7 +123,8 @@ def environment() -> None:
     if torch.version.cuda is None and torch.version.hip is None:
         # otherwise the first request with logprobs would stall the engine for 8 to 15 s to compile a small function
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would override the recipe's bytes
+    for name in OTHERS:
+        os.environ.pop(name, None)
 
 
 def _torch_build() -> dict[str, str | None]:

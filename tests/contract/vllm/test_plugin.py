@@ -183,6 +183,15 @@ def test_progress_bars_are_not_in_the_servers_log() -> None:
     assert "3/3" in run([sys.executable, "-c", code.split("\n", 2)[2]]).stderr
 
 
+def test_variables_for_a_vllm_of_ones_own_do_not_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from models.chat.vllm import prewarm
+
+    given = {"VLLM_USE_MODELSCOPE": "True", "VLLM_CPU_KVCACHE_SPACE": "40", "VLLM_DP_SIZE": "2"}
+    monkeypatch.setattr(os, "environ", {**os.environ, **given})
+    prewarm.environment()
+    assert not given.keys() & os.environ.keys()
+
+
 class Card:
     """A device shared with a model that loads 50 GB during a sleep.
 

@@ -60,3 +60,14 @@ def test_kubernetes_variable_for_a_service_of_our_name_is_no_port() -> None:
     assert done.returncode == 0, done.stderr
     assert "10.96.0.17" not in done.stdout
     assert "http://127.0.0.1:8000" in done.stdout
+
+
+def test_a_folder_for_the_metrics_of_several_processes_is_not_used() -> None:
+    code = (
+        "import sys; from runtime.cli.entry import main; sys.argv = ['roundhouse', '--version']\n"
+        "try: main()\n"
+        "except SystemExit: from prometheus_client import values; print(values.ValueClass.__name__)"
+    )
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": "/no-such-folder"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.endswith("MutexValue\n"), done.stderr
