@@ -144,6 +144,8 @@ VLLM_FIELDS: Mapping[str, str] = {
 """vLLM's flags that are fields of a recipe, and these fields."""
 FOREIGN_KEYS: Mapping[str, str] = {
     **{name: f"vLLM's '{name}' is '{field}' here" for name, field in VLLM_FIELDS.items() if name != field},
+    "parameters": "defaults of sampling go below 'engine.flags': {override_generation_config: {temperature: 0.2}}",
+    "template": "a chat template is a file in Jinja, below 'engine.flags': {chat_template: FILE}",
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
     "system_prompt": "LocalAI's 'system_prompt' is 'system' here",
     "stopwords": "LocalAI's 'stopwords' is 'stop' here",
@@ -321,8 +323,12 @@ def foreign_file(data: object) -> str | None:
             server, section = "LiteLLM's proxy", "from-litellms-proxy"
         case {"model_specs": _}:
             server, section = "Xinference", "from-xinference"
+        case [{"name": _, "parameters": _} | {"name": _, "backend": _}, *_]:
+            server, section = "LocalAI", "from-localai"
         case {"name": _, "parameters": _} | {"name": _, "backend": _}:
             server, section = "LocalAI", "from-localai"
+        case {"model": str(), **others} if not {"id", "source"} & others.keys():
+            server, section = "vllm serve", "from-vllm-serve"
         case str() if re.match(r"\s*FROM\s", data, re.IGNORECASE):
             server, section = "Ollama", "from-ollama"
         case _:

@@ -28,11 +28,12 @@ from runtime.cli.options import URL
 WORDS = {
     "run": "chat", "pull": "models add", "create": "models add", "launch": "models add", "list": "models list",
     "ls": "models list", "show": "models show", "ps": "status", "stop": "models unload", "rm": "models remove",
+    "terminate": "models unload",
 }  # fmt: skip
 """Commands of Ollama and Xinference, with their equivalents here."""
 SUBCOMMAND_WORDS = {
     "ls": "list", "pull": "add", "create": "add", "register": "add", "launch": "add", "info": "show",
-    "stop": "unload", "rm": "remove", "delete": "remove",
+    "stop": "unload", "terminate": "unload", "rm": "remove", "delete": "remove",
 }  # fmt: skip
 """Words of other tools after `models`, `adapters` and so on, if the group has the equivalent command."""
 

@@ -41,6 +41,7 @@ def test_a_missing_argument_is_named_with_an_example(path: tuple[str, ...], run:
         ("run llama", "chat"),
         ("pull llama", "models add"),
         ("ps", "status"),
+        ("terminate --model-uid x", "models unload"),
         ("models ls", "list"),
         ("adapters delete x", "remove"),
         ("models lst", "list"),

@@ -53,7 +53,7 @@ def given(ctx: typer.Context) -> dict[str, object]:
 
 def for_models(flag: str) -> str:
     """Say where a flag of `vllm serve` goes; '' if it is none."""
-    from models.flags import REPLACEMENTS
+    from models.flags import FORMER, NEVER, REPLACEMENTS
     from registry.recipes.validation import VLLM_FIELDS
     from registry.vllm_source import serve_flags
 
@@ -61,6 +61,10 @@ def for_models(flag: str) -> str:
         return f"write it as {VLLM_FIELDS[flag]} in the model's recipe"
     if flag in REPLACEMENTS:
         return f"use {REPLACEMENTS[flag]}"
+    if flag in NEVER:
+        return "leave it out, as no recipe takes it either: docs/migrate.md#from-vllm-serve"
+    if flag in FORMER:
+        return f"write {FORMER[flag]} below engine.flags in the model's recipe" if FORMER[flag] else "leave it out"
     return "write it below engine.flags in the model's recipe" if flag in serve_flags() else ""
 
 

@@ -263,6 +263,12 @@ def test_a_factor_scales_all_bounds_that_are_not_set(run: Run, monkeypatch: pyte
         (["--tool-call-parser=hermes"], "serve has no --tool-call-parser: write it below engine.flags in the model's"),
         (["--no-enable-prefix-caching"], "write it below engine.flags"),
         (["--api-key", "x"], "serve has no --api-key: use roundhouse keys create."),
+        (
+            ["--ssl-keyfile", "x"],
+            "serve has no --ssl-keyfile: leave it out, as no recipe takes it either: docs/migrate.md",
+        ),
+        (["--disable-log-requests"], "serve has no --disable-log-requests: leave it out."),
+        (["--rope-scaling", "{}"], "serve has no --rope-scaling: write hf_overrides below engine.flags in the model's"),
         (["--nonsense"], "No such option: --nonsense"),
     ],
 )

@@ -75,6 +75,11 @@ def test_a_file_in_a_flag_is_looked_for_beside_the_recipe(write: Write) -> None:
         ("tool-call-parser: x", "unknown key 'tool-call-parser'; vLLM's 'tool_call_parser' goes below 'engine.flags'"),
         ("enforce_eager: true", "unknown key 'enforce_eager'; vLLM's 'enforce_eager' goes below 'engine.flags'"),
         ("revision: main", "unknown key 'revision'; vLLM's 'revision' is 'source.revision' here"),
+        (
+            "parameters: {temperature: 0.2}",
+            "unknown key 'parameters'; defaults of sampling go below 'engine.flags': {override_generation_config: "
+            "{temperature: 0.2}}",
+        ),
     ],
 )
 def test_vllms_flags_as_keys_of_a_recipe(write: Write, key: str, words: str) -> None:
@@ -87,6 +92,8 @@ def test_vllms_flags_as_keys_of_a_recipe(write: Write, key: str, words: str) -> 
         ("model_list:\n  - {model_name: a, litellm_params: {}}\n", "LiteLLM's proxy", "from-litellms-proxy"),
         ("name: phi\nbackend: llama-cpp\nf16: true\n", "LocalAI", "from-localai"),
         ("name: phi\nparameters: {model: phi.gguf}\n", "LocalAI", "from-localai"),
+        ("- {name: phi, parameters: {model: phi.gguf}}\n- {name: b, backend: x}\n", "LocalAI", "from-localai"),
+        ("model: org/name\nport: 6379\nuvicorn-log-level: info\n", "vllm serve", "from-vllm-serve"),
         ('{"version": 1, "model_name": "x", "model_specs": []}', "Xinference", "from-xinference"),
         ("FROM llama3.2\nSYSTEM You are Mario\n", "Ollama", "from-ollama"),
     ],
