@@ -24,9 +24,12 @@ HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 KIND = "application/vnd.ollama.image."
 SAMPLING = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
+    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
 }  # fmt: skip
 """Parameters of Ollama, and the same in a model's generation config."""
+UNSET = ("num_predict", "seed", "mirostat", "mirostat_eta", "mirostat_tau", "repeat_last_n", "tfs_z", "typical_p")
+"""Parameters of Ollama that change answers and have no place in a recipe."""
 MARK = re.compile(r"<[^<>]+>|\[/?[A-Z_]+\]")
 """Matches a stop sequence that is one of the model's own tokens, such as `<|eot_id|>`. Those end an answer anyway."""
 LOST = {
@@ -83,6 +86,10 @@ def find(name: str) -> PulledModel:
     if stop := [text for text in _texts(given.get("stop")) if not MARK.fullmatch(text)]:
         overrides["stop"] = stop
     notes = [LOST[kind] for kind in LOST if kind in layers]
+    if unset := [key for key in UNSET if key in given]:
+        notes.append(
+            f"Left out of its parameters: {', '.join(unset)}. Requests can have num_predict and seed of their own."
+        )
     return PulledModel(_short(name), layers["model"].resolve(), overrides, tuple(notes))
 
 

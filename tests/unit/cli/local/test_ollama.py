@@ -63,18 +63,23 @@ def test_a_model_is_found_by_each_spelling_of_its_name(
 
 def test_parameters_become_values_of_the_recipe_and_notes_say_what_stays_behind(store: Store) -> None:
     stop = ["<|end|>", "[INST]", "<end>", "User:"]
-    parameters = {"temperature": 0.6, "repeat_penalty": 1.1, "num_ctx": 4096, "stop": stop, "mirostat": 2}
+    parameters = {"temperature": 0.6, "repeat_penalty": 1.1, "num_ctx": 4096, "stop": stop, "mirostat": 2,
+                  "presence_penalty": 1.5, "num_predict": 128, "num_gpu": 1}  # fmt: skip
     store.pull(f"{LIBRARY}/pirate/latest", model="GGUF", params=json.dumps(parameters), system="Speak like a pirate.",
                adapter="GGUF", projector="GGUF", messages="[]", template="{{ .Prompt }}")  # fmt: skip
     found = ollama.find("pirate")
     assert found.overrides == {
-        "engine.flags.override_generation_config": {"temperature": 0.6, "repetition_penalty": 1.1},
+        "engine.flags.override_generation_config": {
+            "temperature": 0.6,
+            "repetition_penalty": 1.1,
+            "presence_penalty": 1.5,
+        },
         "context_length": 4096,
         "system": "Speak like a pirate.",
         "stop": ["User:"],
     }
     notes = "\n".join(found.notes)
-    for text in ("peft", "images", "example messages"):
+    for text in ("peft", "images", "example messages", "num_predict, mirostat."):
         assert text in notes
 
 
