@@ -79,7 +79,8 @@ class DesiredTable:
                     self._lock = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
                     is_free = sa.func.pg_try_advisory_lock(self._key())
                     if not self._lock.execute(sa.select(is_free)).scalar_one():
-                        self.stop_leading()
+                        self._lock.close()  # it holds nothing, and the pool keeps it for the next call
+                        self._lock = None
                     else:
                         self._lock.execute(sa.text(f"SET idle_session_timeout = '{SILENT_SECONDS}s'"))
                 else:

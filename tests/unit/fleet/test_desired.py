@@ -81,6 +81,15 @@ def test_one_server_plans_until_its_connection_ends(url: str, servers: list[Memb
     eventually(third.lead)
 
 
+def test_a_server_that_does_not_plan_uses_one_connection(servers: list[MemberTable]) -> None:
+    first, second, _ = servers
+    opened = list[object]()
+    sa.event.listen(second.database.engine, "connect", lambda connection, _: opened.append(connection))
+    assert first.desired.lead()
+    assert [second.desired.lead() for _ in range(4)] == [False] * 4
+    assert len(opened) == 1
+
+
 def test_a_server_that_stands_still_stops_planning(servers: list[MemberTable], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desired, "SILENT_SECONDS", 1)
     first, second, _ = (one.desired for one in servers)
