@@ -149,5 +149,9 @@ def span(day: str | None, begin: str | None, end: str | None, now: float) -> tup
     first = today if begin is None else moment_of(begin, "from")
     last = tomorrow if end is None else moment_of(end, "to")
     if last <= first:
+        if end is None:
+            raise BadRequest("'from' is in the future: give an earlier time, or 'to' as well.", param="from")
+        if begin is None:
+            raise BadRequest("'to' must be after the beginning of today: give 'from' as well.", param="to")
         raise BadRequest("'to' must be after 'from'.", param="to")
     return first, last

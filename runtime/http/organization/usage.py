@@ -175,11 +175,14 @@ def _parse_query(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *
     if begin is None:
         raise BadRequest("Give start_time, in seconds since 1970.", param="start_time")
     end = number("end_time")
+    now = int(time.time()) + 1
+    if end is None and begin >= now:
+        raise BadRequest("start_time is in the future: give an earlier one, or end_time as well.", param="start_time")
     if single.get("batch", "true") not in _BATCH:
         raise BadRequest("batch is true or false.", param="batch")
     return UsageQuery(
         begin=begin,
-        end=int(time.time()) + 1 if end is None else end,
+        end=now if end is None else end,
         width=single.get("bucket_width", "1d"),
         limit=number("limit"),
         page=number("page"),

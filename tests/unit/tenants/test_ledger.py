@@ -368,6 +368,22 @@ def test_invalid_times_are_refused(requested: tuple[str | None, str | None, str 
         span(*requested, now=0.0)
 
 
+@pytest.mark.parametrize(
+    ("requested", "param", "text"),
+    [
+        ((None, "1970-01-03", None), "from", "in the future"),
+        ((None, None, "1970-01-01"), "to", "give 'from' as well"),
+        ((None, "7200", "3600"), "to", "'to' must be after 'from'"),
+    ],
+)
+def test_a_refused_span_names_what_was_given(
+    requested: tuple[str | None, str | None, str | None], param: str, text: str
+) -> None:
+    with pytest.raises(BadRequest, match=text) as refused:
+        span(*requested, now=DAY + 5.0)
+    assert refused.value.param == param
+
+
 def test_groupings_are_read_in_order() -> None:
     assert parse_groupings(["team,model", "day", "team"]) == (Grouping.TEAM, Grouping.MODEL, Grouping.DAY)
     assert parse_groupings([]) == ()
