@@ -10,11 +10,13 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from registry.base.wording import quoted
-from registry.errors import NotFound
+from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
 from tenants.keys.table import lines, rotation_chain
 from tenants.limits.records import Kind, Limit, Mode, zone_of
-from tenants.storage.tables import CHANGED, KEYS, LIMITS, TEAMS
+from tenants.storage.tables import CHANGED, KEYS, LEDGER, LIMITS, TEAMS
+
+RECENT_SECONDS = 7 * 86_400.0
 
 
 class LimitTable:
@@ -54,11 +56,27 @@ class LimitTable:
         with self._database.read() as connection:
             _check(connection, owner, subject)
 
+    def check_model(self, name: str) -> None:
+        """Raise BadRequest if recent requests show that a name is an alias, adapter or router, which counts nothing."""
+        if not name:
+            return
+        recent, is_id = LEDGER.c.at > self._clock() - RECENT_SECONDS, LEDGER.c.model == name
+        query = sa.select(LEDGER.c.model).where(recent, sa.or_(is_id, LEDGER.c["asked"] == name))
+        with self._database.read() as connection:
+            model = connection.execute(query.order_by(sa.desc(is_id), sa.desc(LEDGER.c.at)).limit(1)).scalar()
+        if model is not None and model.partition("@")[0] != name:
+            raise BadRequest(
+                f"{quoted(name)} is not the id of a model: the last request to it counted for {quoted(model)}. Give "
+                "that id, or another model's.",
+                param="model",
+            )
+
     def set(self, limit: Limit) -> Limit:
         """Set a limit, replacing the one with the same owner, kind and model. Warning limits only replace each other.
 
-        Raises NotFound if there is no such team or key.
+        Raises NotFound if there is no such team or key, BadRequest as `check_model`.
         """
+        self.check_model(limit.model)
         alike = (LIMITS.c.owner == limit.owner) & (LIMITS.c.kind == limit.kind) & (LIMITS.c.model == limit.model)
         alike &= (LIMITS.c.mode == Mode.WARN) == (limit.mode is Mode.WARN)
         with self._database.write_durably() as connection:

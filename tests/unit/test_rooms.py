@@ -113,6 +113,7 @@ WIRE = {
     ("tenants/ledger/rows.py", "asked"),
     ("tests/unit/providers/test_routed.py", "asked"),
     ("tests/unit/routing/test_replay.py", "asked"),
+    ("tests/unit/tenants/test_limit_table.py", "asked"),
 }
 """A column of the ledger and a JSON field have this name, and a schema of the OpenAPI document: clients know them."""
 

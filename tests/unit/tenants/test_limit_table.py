@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import sqlalchemy as sa
 
-from registry.errors import LimitExceeded, NotFound, StorageExceeded, Unavailable
+from registry.errors import BadRequest, LimitExceeded, NotFound, StorageExceeded, Unavailable
 from registry.records import AdapterKey
 from registry.storage.database import Database
 from tenants.caller import Caller
@@ -329,6 +329,17 @@ def test_a_budget_counts_requests_whose_rows_were_deleted(database: Database) ->
     LedgerTable(database, "s").write(begun, [done(one, 1, 7) for one in begun])
     list(prune(database, NOW - 86_400))
     assert history_of(database, [Limit("l", "team", "search", Kind.MONTH, 100)], {}, NOW).spent == {"l": 14}
+
+
+def test_a_limit_of_an_alias_names_the_model_that_counts(database: Database, table: KeyTable, clock: Clock) -> None:
+    table.create_team("search")
+    ledger, limits = LedgerTable(database, "s", "USD"), LimitTable(database, clock)
+    for uid, model, name in (("1", "m", "chat"), ("2", "m", "m"), ("3", "m@2", "m@2"), ("4", "m@2", "m")):
+        ledger.write([replace(entry(uid, clock()), model=model, asked=name)], [])
+    with pytest.raises(BadRequest, match=r"'chat' is not the id of a model.*'m'"):
+        limits.set(Limit("", "team", "search", Kind.TOKENS, 10, model="chat"))
+    for model in ("m", "never-requested", ""):
+        assert limits.set(Limit("", "team", "search", Kind.TOKENS, 10, model=model)).model == model
 
 
 def test_usage_of_a_models_former_versions_counts_for_it(database: Database) -> None:

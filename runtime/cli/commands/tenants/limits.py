@@ -143,8 +143,10 @@ def simulate(
         first = now - 7 * 86_400 if begin is None else moment_of(begin, "from")
         last = now if end is None else moment_of(end, "to")
         if last <= first:
-            raise UsageError("--to must be after --from.")
-        result = simulate(tables, limit, LimitTable(tables).zone(limit), first, last)
+            raise UsageError("--from must be in the past." if end is None else "--to must be after --from.")
+        limits = LimitTable(tables)
+        limits.check_model(model)
+        result = simulate(tables, limit, limits.zone(limit), first, last)
     if as_json:
         times = {"first_refused": result.first, "last_refused": result.last}
         emit({"object": "simulation", "requests": result.requests, "refused": result.refused, **times})
