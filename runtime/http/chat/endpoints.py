@@ -33,29 +33,30 @@ PATHS: dict[str, Dialect] = {
 
 
 async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
-    """Forward the engine's answer as it arrives. vLLM writes most errors in OpenAI's format, which are converted on
-    Anthropic's paths. They may repeat the client's text at any length, which is cut.
+    """Forward the engine's answer: a stream as it arrives, and a whole answer once its usage is known, for the headers
+    about limits. vLLM writes most errors in OpenAI's format, which are converted on Anthropic's paths. They may repeat
+    the client's text at any length, which is cut.
     """
-    started: ResponseStart | None = None
-    opened, refusal = False, bytearray()
+    begin: Head | None = None
+    opened, whole = False, bytearray()
     async for event in events:
-        if isinstance(event, Chunk) and started is not None:
-            if started.status >= 400:
-                refusal += event.data
+        if isinstance(event, ResponseStart):
+            begin = head(event)
+        elif isinstance(event, Chunk) and begin is not None:
+            if begin.status >= 400 or not begin.is_stream:
+                whole += event.data
                 continue
             if not opened:
-                yield head(started)
+                yield begin
                 opened = True
             yield event.data
-        elif isinstance(event, ResponseStart):
-            started = event
-    if started is None or opened:
+    if begin is None or opened:
         return
-    if not refusal:
-        yield head(started)
-        return
-    code, data = http_errors.translate_engine_error(started.status, bytes(refusal), dialect)
-    yield replace(head(started), code=code)
+    code, data = None, bytes(whole)
+    if begin.status >= 400 and data:
+        code, data = http_errors.translate_engine_error(begin.status, data, dialect)
+    length = {} if begin.status < 400 and begin.is_stream else {"content-length": str(len(data))}
+    yield replace(begin, headers={**begin.headers, **length}, code=code)
     yield data
 
 
