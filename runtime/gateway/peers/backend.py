@@ -8,6 +8,9 @@
 A request is sent at most MAX_NODES times, to the next node or again to the only one, and only as long as the client
 has received nothing.
 
+If no node can take it, but reports are overdue on connections that have not broken, it waits for them up to
+OVERDUE_SECONDS: after this server stood still, such as a paused machine, it has not read yet what arrived meanwhile.
+
 A node is late (`fleet.lateness`) if the first byte of a stream takes more than LATE_SECONDS beyond twice the start time
 that it predicts. Whole answers, requests that wait for a load, and the lowest class are never late.
 """
@@ -41,10 +44,13 @@ from tenants.costs.prices import batch_price_list, price_list
 from tenants.ledger.rows import BATCH
 
 log = logging.getLogger("roundhouse.fleet")
+_Exchange = AbstractAsyncContextManager[PeerAnswer]
 NAME = "peers"
 MAX_NODES = 2
 """The most nodes that a request is sent to."""
 LATE_SECONDS = 5.0
+OVERDUE_SECONDS, LOOK_SECONDS = 4.0, 0.05
+"""OVERDUE_SECONDS: after REPORT_SECONDS without data, a connection breaks and another one is opened."""
 LEFT = "left"
 """The reason for a node if better ones were tried already or lack the weights."""
 
@@ -164,7 +170,18 @@ class PeerBackend:
             raise Conflict("A request is passed on once.")  # `Gateway.choose` never forwards these
         if message is None or request.context.source == BATCH:  # nodes with the model claim its batch lines themselves
             raise Unavailable(f"'{target.requested}' is on another node of the fleet, which takes lines for it.")
-        node, reason = self._choose(request, target)
+        return _Sending(self, self._reports, request, target)
+
+    async def begin(self, request: Request, target: Target) -> "tuple[_Exchange, str, float | None]":
+        """Choose a node. Returns the exchange with it, its name, and seconds until the first byte is due, if ever.
+
+        Raises Unavailable.
+        """
+        try:
+            node, reason = self._choose(request, target)
+        except Unavailable:
+            await self._wait_for_reports(target, request.context.seconds_left())
+            node, reason = self._choose(request, target)
         request.nodes.append(node)
         self.passed(
             FleetPassedView(
@@ -174,14 +191,28 @@ class PeerBackend:
         )  # fmt: skip
         self._reports.count_sent(node, target.model, asyncio.get_running_loop().time())
         hop = Hop.of(request.context, target, len(request.nodes))
-        stored = self._reports.get(node)
+        stored, message = self._reports.get(node), request.message
         assert stored is not None, "it reports"
+        assert message is not None, "`send` has checked it"
         path = request.endpoint + (f"?{message.query}" if message.query else "")
         passed = PeerRequest(
             "POST", node, stored.report.address, path, request.context.headers, encode(hop), request.context.id
         )
         exchange = self._client.send(passed, message.body)
-        return _Sending(exchange, self._reports, node, _first_byte_due(request, stored.report, target.model))
+        return exchange, node, _first_byte_due(request, stored.report, target.model)
+
+    async def _wait_for_reports(self, target: Target, seconds_left: float | None) -> None:
+        """Wait until a node that can take the request reports, or none is overdue. seconds_left: for its answer."""
+        loop, digest = asyncio.get_running_loop(), None if target.version is None else target.version.digest
+        end = loop.time() + min(OVERDUE_SECONDS, OVERDUE_SECONDS if seconds_left is None else seconds_left)
+
+        def is_overdue(node: str) -> bool:
+            return self._reports.get(node) is not None and self._reports.fresh(node, loop.time()) is None
+
+        while loop.time() < end and not self._nodes(target):
+            if not any(map(is_overdue, self._peers.nodes_with(target.model, target.revision, digest))):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _choose(self, request: Request, target: Target) -> tuple[str, str]:
         """Choose the node for the next attempt, with the reason. Raises Unavailable.
@@ -226,23 +257,20 @@ class PeerBackend:
 
 
 class _Sending:
-    """An exchange that reports to the table whether an answer's first byte is late.
+    """An attempt at a node, which reports to the table whether the answer's first byte is late."""
 
-    due: in seconds, or None if it is never late.
-    """
+    __slots__ = ("_backend", "_exchange", "_is_counted", "_node", "_reports", "_request", "_sent_at", "_target")
 
-    __slots__ = ("_due", "_exchange", "_is_counted", "_node", "_reports", "_sent_at")
-
-    def __init__(
-        self, exchange: AbstractAsyncContextManager[PeerAnswer], reports: ReportTable, node: str, due: float | None
-    ) -> None:
-        self._exchange, self._reports, self._node, self._due = exchange, reports, node, due
-        self._sent_at, self._is_counted = 0.0, False
+    def __init__(self, backend: PeerBackend, reports: ReportTable, request: Request, target: Target) -> None:
+        self._backend, self._reports, self._request, self._target = backend, reports, request, target
+        self._exchange: _Exchange
+        self._node, self._sent_at, self._is_counted = "", 0.0, False
 
     async def __aenter__(self) -> PeerAnswer:
+        self._exchange, self._node, due = await self._backend.begin(self._request, self._target)
         loop = asyncio.get_running_loop()
         self._sent_at = loop.time()
-        timer = None if self._due is None else loop.call_later(self._due, self._count, True)
+        timer = None if due is None else loop.call_later(due, self._count, True)
         try:
             answer = await self._exchange.__aenter__()
         finally:

@@ -176,6 +176,17 @@ async def test_without_any_node_the_error_says_when_to_retry(fleet: Fleet) -> No
     assert answer.headers["retry-after"] == "1"
 
 
+async def test_a_front_that_stood_still_reads_the_next_report_before_it_refuses(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    stored = fleet.reports.get("node-1")
+    assert stored is not None
+    old = fleet.reports._stored["node-1"] = stored._replace(at=stored.at - 10 * PATIENCE)
+    fleet.reports.index.entries["node-1"].at = old.at
+    answer = await fleet.client.post("/v1/embeddings", json=EMBED)
+    assert (answer.status_code, answer.headers["x-roundhouse-node"]) == (200, "node-1"), answer.text
+
+
 async def test_requests_at_a_silent_node_are_sent_to_another(fleet: Fleet) -> None:
     nodes = await two(fleet)
     for node in nodes:
