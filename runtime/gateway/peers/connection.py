@@ -41,6 +41,9 @@ OPEN_SECONDS = 15.0
 """Longest wait for a connection and its TLS handshake, which take seconds when many clients reconnect at once."""
 USER_TIMEOUT_MS = 3000
 """Milliseconds until unacknowledged bytes end a connection: a cable was cut, or the machine is off."""
+KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 2}
+"""Seconds without a byte until the system asks the other side for a sign, and until it expects that. So it notices a
+connection that a restarted machine or a router has forgotten, while the node reports on another one."""
 STILL_SECONDS = 0.5
 """A timeout that is noticed this late shows that the process stood still."""
 BUFFER = 64 * 1024
@@ -397,6 +400,8 @@ def _form(form: UploadedForm) -> aiohttp.FormData:
 def _socket(family: int, protocol: int) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in KEEPALIVE.items():
+        made.setsockopt(socket.IPPROTO_TCP, option, seconds)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
     return made

@@ -12,6 +12,7 @@
 import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
+from math import inf
 from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -61,8 +62,9 @@ class WireConnection(asyncio.Protocol):
         self.failure: Exception | None = None
         """The reason why it is closed. None while it is open."""
         self.idle_since = 0.0
-        self.received_at = loop.time()
-        """The event loop's time at which the node last sent something."""
+        self.received_at = -inf
+        """The event loop's time at which the node last sent something. Its kernel opens connections even if the process
+        stands still."""
 
     # --- a request --------------------------------------------------------------------------------------------------
     async def send(self, head: bytes, body: bytes) -> None:

@@ -19,6 +19,7 @@ from runtime.gateway.peers.following import PATH
 from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, Node, opened
 
+TCP_REPAIR = 19
 HELD_SECONDS = 1.5
 """A delay longer than bytes may stay unacknowledged in these tests."""
 
@@ -80,6 +81,23 @@ async def test_a_handshake_of_a_busy_node_may_take_longer(fleet: Fleet) -> None:
         address = f"https://127.0.0.1:{port.sockets[0].getsockname()[1]}"
         async with fleet.peer_client.follow("node-1", address, PATH, PATIENCE) as chunks:
             assert await anext(chunks), "its first report"
+
+
+def test_a_connection_that_the_node_has_forgotten_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart of its machine, whose kernel then knows no such connection."""
+    monkeypatch.setattr(connection, "KEEPALIVE", dict.fromkeys(connection.KEEPALIVE, 1))
+    with socket.create_server(("127.0.0.1", 0)) as listener, connection._socket(socket.AF_INET, 0) as made:
+        made.settimeout(PATIENCE)
+        made.connect(listener.getsockname())
+        accepted, _ = listener.accept()
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)  # so that it is closed without a word
+        except PermissionError:
+            pytest.skip("needs the right to repair connections")
+        finally:
+            accepted.close()
+        with pytest.raises(ConnectionResetError):
+            made.recv(1)
 
 
 async def test_after_this_process_stood_still_it_reads_before_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
