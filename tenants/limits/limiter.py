@@ -143,18 +143,22 @@ class Limiter:
     ) -> None:
         """Fetch what this server lacks of shared limits. Call `admit` with the same arguments right after it.
 
-        Another request may use up what was fetched for this one. Then more is fetched, until nothing is left.
+        Another request may use up what was fetched for this one. Then more is fetched, until nothing is left of any
+        limit that lacks something: one that only warns must not end the search for the others.
         """
+        empty = set[SharedMeter]()
         while True:
             meters = self._meters_of(caller, model, () if before is None else before.counted, spends_only)
             lacking = [
                 (meter.shared, amount)
                 for meter in meters
                 if meter.shared is not None
+                and meter.shared not in empty
                 and meter.shared.wait(amount := meter.amount_to_reserve(most), self._clock()) not in (0.0, None)
             ]
-            if not lacking or not all([await meter.prepare(amount) for meter, amount in lacking]):
+            if not lacking:
                 return
+            empty.update([meter for meter, amount in lacking if not await meter.prepare(amount)])
 
     def admit(
         self,

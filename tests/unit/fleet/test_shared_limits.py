@@ -187,6 +187,13 @@ async def test_a_request_whose_block_is_used_by_another_takes_the_next_block(rig
     assert (len(quick), table.takes) == (1, 2)
 
 
+@limits(limit(Kind.DAY, 48), limit(Kind.TOKENS, 1, Mode.WARN))
+async def test_an_exceeded_limit_that_only_warns_refuses_no_simultaneous_request(rigs: list[Rig]) -> None:
+    first, *_ = rigs
+    await first.ask()
+    assert len(await asyncio.gather(*(first.ask() for _ in range(40)))) == 40
+
+
 @limits(limit(Kind.REQUESTS, 240))
 async def test_a_block_serves_several_requests_and_is_returned_when_idle(
     rigs: list[Rig], table: Table, clock: LimiterClock
