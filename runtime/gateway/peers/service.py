@@ -369,6 +369,13 @@ class Fleet:
             raise Unavailable("The fleet's database is in an older state and is not used.", code="database_unavailable")
         await asyncio.to_thread(self._members.drain, name, draining)
         await self._renew()
+        if role == "node" and not force:
+            try:
+                self._check_others(name)
+            except Conflict:  # another node was drained meanwhile, maybe at another server
+                await asyncio.to_thread(self._members.drain, name, False)
+                await self._renew()
+                raise
         await self._notify(name)
         return self.view(caller)
 

@@ -211,6 +211,26 @@ async def test_the_last_node_is_drained_only_by_force(fleet: Fleet, members: Mem
 async def _no_answer(*_: str) -> None: ...
 
 
+async def test_two_drains_at_once_leave_a_node(fleet: Fleet, members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet._names = cast(Any, SimpleNamespace(by_node={}))
+    fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
+    fleet._client = cast(Any, SimpleNamespace(ask=_no_answer))
+    rows = dict.fromkeys(("node-1", "node-2"), False)
+
+    def drain(name: str, draining: bool) -> None:
+        rows[name] = draining
+        nodes = [Member(name, 1, "node", "https://10.0.0.1:8443", "1.0", is_so) for name, is_so in rows.items()]
+        members.present = [OWN, *nodes]
+
+    monkeypatch.setattr(members, "drain", drain)
+    drain("node-1", False)
+    await fleet._renew()
+    drain("node-2", True)  # at another server
+    with pytest.raises(Conflict, match="--force"):
+        await fleet.drain("node-1", True, EVERYBODY)
+    assert rows == {"node-1": False, "node-2": True}
+
+
 async def test_a_server_waits_for_the_reports_of_the_nodes_before_it_serves(fleet: Fleet, members: Members) -> None:
     """Clients would get 404 for models that it does not know yet."""
     fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
