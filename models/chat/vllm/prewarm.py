@@ -200,6 +200,11 @@ def _import_known(names: Iterable[str]) -> list[Any]:
 
 def _import_all() -> None:
     platform = import_module("vllm.platforms").current_platform
+    if not platform.device_type:
+        raise RuntimeError(
+            "vLLM's build for GPUs is installed, and no GPU can be used (roundhouse doctor --device cuda says why). "
+            "Give the container one (--gpus all), or for a CPU install the other build: make install ACCELERATOR=cpu"
+        )
     if not platform.is_cpu():
         plugin.patch_device_ids()
     for name in CORE:

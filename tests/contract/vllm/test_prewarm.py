@@ -110,6 +110,16 @@ def test_ranks_of_logprobs_are_counted_without_a_compiler(warm: dict[str, Any]) 
     assert (warm["compiles"], warm["ranks"]) == (False, [2])
 
 
+def test_the_build_for_gpus_without_a_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as in a container without --gpus all. vLLM advises a variable for its own log."""
+    from vllm import platforms
+    from vllm.platforms.interface import UnspecifiedPlatform
+
+    monkeypatch.setattr(platforms, "_current_platform", UnspecifiedPlatform())
+    with pytest.raises(RuntimeError, match=r"--gpus all.*make install ACCELERATOR=cpu"):
+        prewarm._import_all()
+
+
 def test_a_package_of_vllms_server_raises_the_levels_of_all_loggers() -> None:
     """If this fails, `_keep_log_levels` can go."""
     code = (
