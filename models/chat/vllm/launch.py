@@ -247,6 +247,5 @@ async def device_bytes(engine: Any) -> int:
         return facts[2] * int(engine.vllm_config.parallel_config.data_parallel_size)
     except Exception as error:
         raise EngineFailed(
-            "vLLM runs without Roundhouse's plug-in (entry point vllm.general_plugins): install the package again, "
-            "and let VLLM_PLUGINS name 'roundhouse' if it is set"
+            "vLLM runs without Roundhouse's plug-in (entry point vllm.general_plugins): install the package again"
         ) from error

@@ -79,9 +79,15 @@ MAX_ANSWERS = 128
 NOT_REACHED = 1 << 16
 """Value for vLLM's limits on stop strings (4 by default) and prompts per request (1,024), above our own limits, which
 refuse with a clear message."""
-OTHERS = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_DP_RANK", "VLLM_DP_SIZE", "VLLM_USE_MODELSCOPE")
-"""Variables for a vLLM of one's own, which would override the recipe's bytes and devices, or need a package of their
-own for files that are here already."""
+OTHERS = (
+    "VLLM_CPU_KVCACHE_SPACE", "VLLM_DP_RANK", "VLLM_DP_SIZE",  # would override the recipe's bytes and devices
+    "VLLM_LOGGING_CONFIG_PATH", "VLLM_USE_MODELSCOPE",  # no model would load: not with our log, nor without a package
+    "VLLM_DEBUG_LOG_API_SERVER_RESPONSE", "VLLM_ENABLE_RESPONSES_API_STORE",  # would log or keep answers
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_SKIP_MODEL_NAME_VALIDATION",  # would answer to names of unknown weights
+)  # fmt: skip
+"""Variables for a vLLM of one's own, which its engine must not see here."""
+PLUGINS, OWN_PLUGIN = "VLLM_PLUGINS", "roundhouse"
+"""The variable that limits vLLM to the plug-ins which it names, and our entry point in pyproject.toml."""
 VIDEOS = f"{DEMUXERS},apng,gif,h264,hevc,ivf,m4v"
 """FFmpeg's demuxers for videos: none that opens other files, such as `concat`."""
 
@@ -125,6 +131,8 @@ def environment() -> None:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
     for name in OTHERS:
         os.environ.pop(name, None)
+    if (plugins := os.environ.get(PLUGINS)) is not None and OWN_PLUGIN not in plugins.split(","):
+        os.environ[PLUGINS] = f"{plugins},{OWN_PLUGIN}"
 
 
 def _torch_build() -> dict[str, str | None]:

@@ -184,12 +184,18 @@ def test_progress_bars_are_not_in_the_servers_log() -> None:
 
 
 def test_variables_for_a_vllm_of_ones_own_do_not_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a file for the log, for example, vLLM would refuse to start, because it may not configure ours."""
+    from vllm.config.logging import LoggingConfig
+
     from models.chat.vllm import prewarm
 
-    given = {"VLLM_USE_MODELSCOPE": "True", "VLLM_CPU_KVCACHE_SPACE": "40", "VLLM_DP_SIZE": "2"}
-    monkeypatch.setattr(os, "environ", {**os.environ, **given})
+    monkeypatch.setattr(os, "environ", {**os.environ, **dict.fromkeys(prewarm.OTHERS, "1"), "VLLM_PLUGINS": "mine"})
+    assert LoggingConfig().pylogging_config_file == "1"
     prewarm.environment()
-    assert not given.keys() & os.environ.keys()
+    assert not {*prewarm.OTHERS} & os.environ.keys()
+    assert LoggingConfig().pylogging_config_file is None
+    prewarm.environment()
+    assert os.environ["VLLM_PLUGINS"] == "mine,roundhouse"
 
 
 class Card:
