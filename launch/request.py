@@ -74,6 +74,7 @@ OLLAMAS = (
     "Names of Ollama's library, such as llama3.2, stand for GGUF files, which are not fetched from there; 'roundhouse "
     "models add ollama:llama3.2' adds one that Ollama has pulled."
 )
+TAGS = "No tag chooses a file of a hub's repository: name it, as org/name/file.gguf."
 
 
 _HOST = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)|(?:hf|huggingface):/)/")
@@ -130,7 +131,8 @@ def parse_source(text: str, revision: str | None = None) -> Source:
         raise BadRequest("Only a hub's repository has a revision.", param="revision")
     if not Path(text).is_absolute():
         message = f"{quoted(text)}: write a folder's absolute path on the server, or org/name of a hub."
-        raise BadRequest(message if "/" in text else f"{message} {OLLAMAS}", param="source")
+        more = f" {TAGS}" if HUB.match(text.partition(":")[0]) else "" if "/" in text else f" {OLLAMAS}"
+        raise BadRequest(message + more, param="source")
     return PathSource(path=str(Path(text)))
 
 

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import HUB, OLLAMAS, AddedModel, ModelRequest, Phase, parse_source, without_host
+from launch.request import HUB, OLLAMAS, TAGS, AddedModel, ModelRequest, Phase, parse_source, without_host
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.fields import PathSource
 from runtime.gateway.core import Gateway
@@ -136,7 +136,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
         except BadRequest:
             advice = f"A model of a hub is called org/name, such as Qwen/Qwen3-0.6B. {OLLAMAS}"
             if HUB.match(repository.partition(":")[0]):
-                advice = "No tag chooses a file of a hub's repository: name it, as org/name/file.gguf."
+                advice = TAGS
             raise BadRequest(f"{missing.message} {advice}", param="model") from None
         if isinstance(source, PathSource):
             raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None

@@ -455,6 +455,7 @@ def test_a_revision_is_named_once_and_only_for_a_hub() -> None:
         ("org/model.GGUF", "org/name/file.gguf"),
         ("org/name/../x.gguf", "org/name/file.gguf"),
         ("https://hub/a/b", "org/name of a hub.$"),
+        ("hf.co/x/y:Q4_K_M", "No tag chooses a file of a hub's repository: name it, as org/name/file.gguf.$"),
         ("hf://../x/y", "org/name of a hub.$"),
     ],
 )

@@ -59,7 +59,7 @@ def add(
     """
     overrides = {key: value for key, value in map(setting, settings or ()) if value is not None}
     if source.startswith(ollama.PREFIX):
-        pulled = ollama.find(source.removeprefix(ollama.PREFIX))
+        pulled = ollama.find(source.removeprefix(ollama.PREFIX).removeprefix("//"))  # the slashes are LocalAI's
         for text in pulled.notes:
             note(text)
         source, id_ = str(pulled.link(OLLAMA_LINKS)), id_ or pulled.name

@@ -121,7 +121,7 @@ def test_it_is_linked_and_added_under_its_name(
     assert body["overrides"] == {
         "engine.flags.override_generation_config": {"temperature": 0.6}, "context_length": 512, "system": "Be brief.",
     }  # fmt: skip
-    assert run("models", "add", "ollama:tune:1b", "--id", "mine", "--dry-run").exit_code == 0
+    assert run("models", "add", "ollama://tune:1b", "--id", "mine", "--dry-run").exit_code == 0  # as LocalAI writes it
     assert server.received[-1].json["id"] == "mine"
 
 
