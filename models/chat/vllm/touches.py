@@ -287,6 +287,7 @@ REPLACED = (
         "vLLM's PRs 46132 and 51716, and the next pin",
         PLUGIN,
         takes="device_id",
+        also="device_type",
     ),
     VllmPatch(
         "vllm.v1.worker.gpu_worker:Worker.sleep",
