@@ -14,6 +14,7 @@ from registry.base.processor import cores
 from registry.errors import Unfit
 from registry.files.context import SMALL_WEIGHTS, bytes_of_files, context_of, settle
 from registry.files.shape import Shape, read_shape, text_config
+from registry.files.weights import refuse_two_sets
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 
@@ -166,6 +167,9 @@ def _video_fault(media_io_kwargs: Mapping[str, Any] | None) -> str | None:
 
 def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     config = read_object(path / "config.json")  # empty if it cannot be read; vLLM reports why
+    if not (path / "model.safetensors.index.json").is_file():  # vLLM reads all files
+        files = sorted(path.glob("*.safetensors"))
+        refuse_two_sets([file for file in files if not file.name.startswith("consolidated")])
     yield from ("--model", str(path), "--served-model-name", recipe.id)
     if recipe.dtype == "int8":
         fault = "dtype int8 is not one of vLLM's: use auto, float32, float16 or bfloat16"

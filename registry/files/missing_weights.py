@@ -2,7 +2,7 @@
 
 After a load vLLM only checks that its norms got weights. If a head, an embedding, a linear layer, a part of a packed
 layer or an expert is missing, the model answers from uninitialised memory. Of a layer with more rows or columns than
-config.json gives, vLLM uses the first ones.
+config.json gives, vLLM uses the first ones. It computes with whatever was in memory as a missing scale, too.
 """
 
 import json
@@ -39,12 +39,14 @@ _UNREAD = {
 """Weights that transformers uses and vLLM 0.32 silently skips, by architecture. A head only if it is not tied."""
 _LAYER = re.compile(r"model\.layers\.(?P<number>\d+)\.(?P<module>[\w.]+)\.weight")
 _EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\.(?:weight|qweight|weight_packed)")
+_PACKED = {"qweight": "scales", "weight_packed": "weight_scale"}
+"""Packed weights, and the names of their scales."""
 
 
-def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> None:
+def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]], narrow: Collection[str] = ()) -> None:
     """Raise Unfit if a weight is missing or misshapen.
 
-    `names`: all tensors in the weight files of `folder`, with their shapes.
+    `names`: all tensors in the weight files of `folder`, with their shapes. `narrow`: those of 8 bits.
     """
     config = read_object(folder / "config.json")
     if _headless(config, names):
@@ -54,7 +56,10 @@ def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> 
             "head is its embedding",
             code="bad_weights",
         )
-    if missing := next(chain(_halves(config, names), _experts(names), _whole_layers(config, names)), None):
+    lacking = (
+        _halves(config, names), _experts(names), _whole_layers(config, names), _scales(config, names, narrow),
+    )  # fmt: skip
+    if missing := next(chain(*lacking), None):
         raise Unfit(
             f"{folder} has no {missing}, but has weights that belong with it: the model would answer at random. Fetch "
             "or save the whole model again",
@@ -139,6 +144,21 @@ def _halves(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
             yield from (
                 f"{module}.{part}" for part in sorted(needed - present) if part != "v_proj" or not values_are_keys
             )
+
+
+def _scales(config: dict[str, Any], names: Collection[str], narrow: Collection[str]) -> Iterator[str]:
+    """Yield missing scales of quantized weights, whatever their method calls them."""
+    if "quantization_config" not in config:
+        return
+    scaled: set[str] = set()
+    for name in names:
+        module, _, last = name.rpartition(".")
+        if ("scale" in last or last == "SCB") and not last.startswith(("input_", "act_")):
+            scaled |= {module, module.removesuffix(".weight_quantizer")}
+    for name in sorted(names):
+        module, _, last = name.rpartition(".")
+        if (last in _PACKED or (last == "weight" and name in narrow)) and module not in scaled:
+            yield f"{module}.{_PACKED.get(last, 'weight_scale')}"
 
 
 def _kind(module: str) -> str:

@@ -1,11 +1,12 @@
 """Contents of weight files, from their headers only."""
 
+import hashlib
 import json
 import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
@@ -14,7 +15,7 @@ from pathlib import Path, PurePath
 from registry.errors import Unfit
 from registry.files import git_lfs
 from registry.files.missing_weights import refuse_missing_weights
-from registry.files.tensor_header import read_tensor_headers
+from registry.files.tensor_header import TensorHeader, read_tensor_headers
 
 BITS: dict[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I64": 64, "I32": 32,
@@ -23,6 +24,8 @@ BITS: dict[str, int] = {
 """Bits per value, by dtype of the safetensors format."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Dtypes that an engine casts to its compute dtype; all others stay as in the file."""
+NARROW = frozenset({"I8", "F8_E4M3", "F8_E5M2"})
+"""Dtypes whose values mean nothing without a scale."""
 NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "norm", "conv")
 
 # CTranslate2's numbers for float32, int8, int16, int32, float16 and bfloat16.
@@ -71,24 +74,56 @@ def read_weights(folder: Path) -> Weights:
     elements: Counter[str] = Counter()
     linear: list[tuple[int, int]] = []
     shapes: dict[str, list[int]] = {}
+    narrow: set[str] = set()
     files = _weight_files(folder)
+    refuse_two_sets([file for file in files if file.parent == folder])
     for file in files:
         _refuse_pointer(file)
-        try:
-            tensors = read_tensor_headers(file, BITS)
-        except (ValueError, OSError) as error:
-            raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
+        tensors = _headers(file)
         for name, tensor in tensors.items():
             shape, kind = tensor.shape, tensor.dtype
             shapes[name] = shape
             if kind not in BITS:
                 raise Unfit(f"{file.name}: tensor {name} has the unknown type {kind}", code="bad_weights")
             elements[kind] += prod(shape)
+            if kind in NARROW:
+                narrow.add(name)
             if len(shape) == 2 and name.endswith(".weight") and not any(word in name for word in NOT_LINEAR):
                 linear.append((shape[0], shape[1]))
-    refuse_missing_weights(folder, shapes)
+    refuse_missing_weights(folder, shapes, narrow)
     named = tuple(str(file.relative_to(folder)) for file in files)
     return Weights(dict(elements), tuple(linear), named, head=any("lm_head" in name for name in shapes))
+
+
+def refuse_two_sets(files: Sequence[Path]) -> None:
+    """Raise Unfit if files have different values under one name, of which an engine takes those that it reads last."""
+    places: dict[str, Path] = {}
+    for file in files if len(files) > 1 else ():
+        for name in _headers(file):
+            other = places.setdefault(name, file)
+            if other is not file and _values(other, name) != _values(file, name):
+                raise Unfit(
+                    f"{file.parent} has {name} both in {other.name} and in {file.name}, with different values: nothing "
+                    "says which is the model's. Keep one set of weights in the folder.",
+                    code="bad_weights",
+                )
+
+
+def _headers(file: Path) -> dict[str, TensorHeader]:
+    try:
+        return read_tensor_headers(file, BITS)
+    except (ValueError, OSError) as error:
+        raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
+
+
+def _values(file: Path, name: str) -> tuple[str, list[int], bytes]:
+    """Return dtype, shape and digest of a tensor."""
+    tensor = _headers(file)[name]
+    start, end = tensor.data_offsets
+    with file.open("rb") as stream:
+        (length,) = _take(stream, "<Q")
+        stream.seek(8 + length + start)
+        return tensor.dtype, tensor.shape, hashlib.sha256(stream.read(end - start)).digest()
 
 
 def _refuse_pointer(file: Path) -> None:

@@ -119,6 +119,49 @@ def test_a_model_without_one_of_several_packed_weights_is_refused(lost: str, tmp
         read_weights(layers(without=f"model.layers.1.{lost}", folder=tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("weight", "others", "missing"),
+    [
+        ("weight", (), "weight_scale"), ("weight", ("input_scale",), "weight_scale"),
+        ("qweight", ("qzeros",), "scales"), ("weight_packed", ("weight_shape",), "weight_scale"),
+        ("weight", ("weight_scale",), ""),
+        ("weight", ("weight_scale_inv",), ""), ("weight", ("SCB",), ""), ("weight", ("weight_quantizer.scale",), ""),
+        ("qweight", ("scales",), ""), ("weight_packed", ("weight_scale",), ""),
+    ],
+)  # fmt: skip
+def test_quantized_weights_without_their_scale_are_refused(
+    weight: str, others: tuple[str, ...], missing: str, tmp_path: Path
+) -> None:
+    """vLLM computed with whatever was in memory."""
+    names = [f"model.layers.0.mlp.proj.{name}" for name in (weight, *others)]
+    save_file({name: np.zeros((2, 2), np.int8) for name in names}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "any"}}))
+    if missing:
+        with pytest.raises(Unfit, match=rf"has no model\.layers\.0\.mlp\.proj\.{missing}, "):
+            read_weights(tmp_path)
+    else:
+        read_weights(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    read_weights(tmp_path)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_shards_with_different_values_under_one_name_are_refused(same: bool, tmp_path: Path) -> None:
+    """Engines took those of the file that they read last, whatever the index says."""
+    files = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for number, file in enumerate(files):
+        shared = {"model.norm.weight": np.full(2, 0 if same else number, np.float32)}
+        save_file({**shared, f"{number}": np.zeros(2, np.float32)}, tmp_path / file)
+    index = {"model.norm.weight": files[0], "0": files[0], "1": files[1]}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (tmp_path / "config.json").write_text("{}")
+    if same:
+        read_weights(tmp_path)
+    else:
+        with pytest.raises(Unfit, match=r"model\.norm\.weight both in model-00001.* and in model-00002"):
+            read_weights(tmp_path)
+
+
 @pytest.mark.parametrize("changed", ["num_key_value_heads", "intermediate_size", "head_dim", "num_attention_heads"])
 def test_a_chat_model_whose_config_is_anothers_is_refused(changed: str, tmp_path: Path) -> None:
     """Where layers are larger than the config says, vLLM took the first rows or columns."""
