@@ -81,11 +81,15 @@ class Conversions:
             converted = await asyncio.to_thread(self.find, recipe, folder)
             return converted if converted is not None else await self._convert(folder, on_progress)
 
+    def made(self, path: Path) -> bool:
+        """Return whether a folder was converted here."""
+        return path.parent == self._root
+
     def purge(self, paths: Iterable[Path]) -> int:
         """Delete folders that were converted here, and return their bytes. Blocks."""
         freed = 0
         for path in paths:
-            if path.parent == self._root and path.is_dir():
+            if self.made(path) and path.is_dir():
                 freed += sum(file.stat().st_size for file in path.iterdir())
                 shutil.rmtree(path)
         return freed

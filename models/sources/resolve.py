@@ -9,7 +9,7 @@ Weights are accepted only as safetensors (or in CTranslate2's format), because r
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -33,10 +33,22 @@ def digest(folder: Path) -> str:
     of weights that differ in only a few places may have the same digest; pin such models by hub revision. Cached by
     names, sizes, inodes and times. These include ctime, since `cp -p`, `rsync -t` and image builders set mtime.
     """
+    return _digest(folder.resolve(), _facts(folder))
+
+
+def _facts(folder: Path) -> tuple[tuple[str, int, int, int, int], ...]:
     files = sorted(file for file in folder.rglob("*") if file.suffix in COUNTED and file.is_file())
     stats = [(str(file.relative_to(folder)), file.stat()) for file in files]
-    facts = tuple((name, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
-    return _digest(folder.resolve(), facts)
+    return tuple((name, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
+
+
+def stamp(folder: Path) -> Hashable:
+    """Return a value that differs after any change of the files, even one that was undone.
+
+    Includes the links on the way to the folder, because another folder may be put in its place and taken away again.
+    """
+    links = [link.lstat() for link in (folder, *folder.parents) if link.is_symlink()]
+    return _facts(folder), tuple((link.st_ino, link.st_ctime_ns) for link in links)
 
 
 @lru_cache(maxsize=256)

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from models.sources import resolve as sources
 from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.fields import GgufSource, HubSource
+from registry.recipes.fields import GgufSource, HubSource, Source
 from registry.state.database import State
 from registry.storage.files import unusable
 from registry.storage.reserve import DiskReserve
@@ -126,11 +126,7 @@ class ModelFiles:
                         await self._checker.check(recipe, path)
                 else:
                     path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
-                if await asyncio.to_thread(self._conversions.find, recipe, path) is None:
-                    entry.progress = Progress(phase="converting", fraction=0.0)
-                original, path = path, await self._conversions.make(recipe, path, partial(_report_conversion, entry))
-                if recipe.task is Task.CHAT and path != original:
-                    await self._checker.check(recipe, path)
+                path = await self._converted(entry, path)
                 files = await asyncio.to_thread(self._files, recipe, path)
         except RoundhouseError as error:
             if error.code in TRANSIENT_CODES:
@@ -140,20 +136,42 @@ class ModelFiles:
         entry.broken = None
         apply_files(entry, files, await asyncio.to_thread(load_history, recipe, self._state, self._device))
 
-    async def revise(self, entry: ModelEntry) -> None:
+    async def _converted(self, entry: ModelEntry, folder: Path) -> Path:
+        """Return the folder that the engine reads, and convert the model's files if necessary."""
+        recipe = entry.recipe
+        if await asyncio.to_thread(self._conversions.find, recipe, folder) is None:
+            entry.progress = Progress(phase="converting", fraction=0.0)
+        path = await self._conversions.make(recipe, folder, partial(_report_conversion, entry))
+        if recipe.task is Task.CHAT and path not in (folder, entry.path):
+            await self._checker.check(recipe, path)
+        return path
+
+    async def revise(self, entry: ModelEntry) -> Hashable:
         """Read a model's revision again before a load, because files in an operator's folder may have changed.
 
-        Raises Unavailable for files that cannot be read.
+        Converts changed files again if necessary. Returns their stamp. Raises Unavailable for files that cannot be
+        read, and the errors of a conversion.
         """
-        source, path = entry.recipe.source, entry.path
-        if path is None or isinstance(source, HubSource):  # a hub's files are kept by their revision
-            return
+        source = entry.recipe.source
+        if entry.path is None or isinstance(source, HubSource):  # a hub's files are kept by their revision
+            return None
         with _readable():
+            folder = await asyncio.to_thread(self._original, entry.path, source)
+            stamp = await asyncio.to_thread(sources.stamp, folder)
+            path = await self._converted(entry, folder)
             revision = await asyncio.to_thread(sources.revision, source, path)
         if revision != entry.revision:
             about = {"model": entry.id, "before": entry.revision, "revision": revision}
             log.warning("the files of a model have changed", extra=about)
-            entry.revision = revision
+            entry.path, entry.revision, entry.fetched = path, revision, None
+        return stamp
+
+    def _original(self, path: Path, source: Source) -> Path:
+        """Return the folder of a converted model's own files, unless that was removed; else `path`."""
+        if self._conversions.made(path):
+            with suppress(RoundhouseError):
+                return sources.resolve(source, Path.cwd())
+        return path
 
     def purge(self, removed: FilesInUse, used: FilesInUse) -> int:
         """Delete downloads and conversions that no other model uses. Returns the bytes freed.

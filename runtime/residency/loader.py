@@ -1,7 +1,7 @@
 """Bring a model to READY: make room, then load or wake it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 
 import msgspec
@@ -40,7 +40,8 @@ class Loader:
 
     Args:
         decide: called after each success or failure.
-        revise: reads a model's revision again, because its files may have changed since they were read.
+        revise: reads a model's revision again, because its files may have changed since they were read. Returns a value
+            that differs after any change, even one that was undone.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Loader:
         table: Table,
         drainer: Drainer,
         decide: Callable[[], None],
-        revise: Callable[[ModelEntry], Awaitable[None]],
+        revise: Callable[[ModelEntry], Awaitable[Hashable]],
     ) -> None:
         self._table, self._drainer, self._decide, self._revise = table, drainer, decide, revise
         self._stopped: set[str] = set()
@@ -179,10 +180,9 @@ class Loader:
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
         await table.pool.cool(self._room_for_warm_slots(entry), keep=engine)
-        await self._revise(entry)
-        revision = entry.revision
+        stamp = await self._revise(entry)
         try:
-            return await self._try(entry, engine, revision)
+            return await self._try(entry, engine, stamp)
         except RoundhouseError as error:
             cause = UNKNOWN if entry.link is None else entry.link.cause
             died = error.code == "engine_died" and cause.may_be_memory
@@ -191,9 +191,9 @@ class Loader:
             if not await self._evict_idle(entry, Cause.of(error) if cause is UNKNOWN else cause):
                 raise
             entry.link = None  # its slot returns to the pool and may go to another model before this one gets a new one
-        return await self._try(entry, engine, revision)
+        return await self._try(entry, engine, stamp)
 
-    async def _try(self, entry: ModelEntry, engine: str, revision: str) -> tuple[SlotLink, LoadResult]:
+    async def _try(self, entry: ModelEntry, engine: str, stamp: Hashable) -> tuple[SlotLink, LoadResult]:
         """Load into one slot. If the load fails, end the slot and wait until its memory is free."""
         memory = self._table.memory_of(entry)
         if entry.id in self._stopped:
@@ -209,8 +209,7 @@ class Loader:
             if self._table.counts_processes:  # the peak during the load counts, too
                 used_bytes = await link.peak_bytes()
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(used_bytes, loaded.resident_bytes))
-            await self._revise(entry)
-            if entry.revision != revision:  # the engine may have read parts of both
+            if await self._revise(entry) != stamp:  # the engine may have read parts of both
                 raise Unavailable(CHANGED)
             _check_alive(link)
             if entry.id in self._stopped:  # its engine is being ended

@@ -6,7 +6,7 @@ tasks that carry out the change. Each task ends by requesting the next decision.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 
 from models.estimate import Estimate
@@ -38,8 +38,10 @@ class ResidencyManager:
     | load    | the same, and | the same, ignoring    | the same,    | nothing to do   | waits until it is ready      |
     |         | waits         | the back-off          | and waits    |                 |                              |
     | unload  | nothing to do | nothing to do         | ends         | drains and ends | stops a load that no request |
-    |         |               |                       |              |                 | waits for; else waits, then  |
-    |         |               |                       |              |                 | acts by its new state        |
+    |         |               |                       |              |                 | waits for; else waits, also  |
+    |         |               |                       |              |                 | until those requests have    |
+    |         |               |                       |              |                 | begun, then acts by its      |
+    |         |               |                       |              |                 | new state                    |
 
     `Loader` and `ModelFetcher` bring models in, `Drainer` removes them, `RecipeExchanger` changes them, and `Watcher`
     handles deaths, growth and idle time. Only these and the manager write entries.
@@ -56,7 +58,7 @@ class ResidencyManager:
         self,
         table: Table,
         fetch: Fetch,
-        revise: Callable[[ModelEntry], Awaitable[None]],
+        revise: Callable[[ModelEntry], Awaitable[Hashable]],
         patience: float = 1.0,
         working_margin: int = learning.WORKING_MARGIN,
     ) -> None:
@@ -226,7 +228,9 @@ class ResidencyManager:
             self.table.note_change()
 
     async def _unload(self, entry: ModelEntry, reason: str = "by hand") -> None:
-        while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
+        called, had_to_load = entry.clock(), False
+        while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING) or (had_to_load and _serves_earlier(entry, called)):
+            had_to_load = had_to_load or entry.state is S.LOADING
             if not entry.queue.waiting:
                 self.loader.stop(entry)
             await self.table.change()
@@ -340,6 +344,12 @@ class ResidencyManager:
         """Stop deciding. LitServe ends the slots."""
         self._closed = True
         await self.table.close()
+
+
+def _serves_earlier(entry: ModelEntry, time: float) -> bool:
+    """Whether it is ready, and requests that came until `time` wait for their turn or their adapter."""
+    oldest = entry.queue.oldest
+    return entry.is_ready and oldest is not None and oldest <= time
 
 
 def check_unpinned(entry: ModelEntry) -> None:

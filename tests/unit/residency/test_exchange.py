@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -216,6 +217,72 @@ async def test_files_that_change_during_a_load_are_not_served(world: World, tmp_
         world.pool.make = FakeEngine
         await world.manager.load(entry)
         assert entry.loaded_revision == digest(tmp_path)[:12]
+
+
+@pytest.mark.parametrize("how", ["in place", "by another file", "by a link"])
+async def test_files_that_change_and_are_put_back_during_a_load_are_not_served(
+    world: World, how: str, tmp_path: Path
+) -> None:
+    entry, folder, link, engine = world.manager.get("a"), tmp_path / "v1", tmp_path / "current", FakeEngine()
+    for version in ("v1", "v2"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "model.safetensors").write_bytes(version.encode())
+    link.symlink_to(folder)
+    entry.path = link
+    engine.load_gate.clear()
+    world.pool.make = lambda: engine
+    with State(tmp_path / "state") as state:
+        files = ModelFiles(state, NO_DEVICE, tmp_path / "converted", DiskReserve(tmp_path, 0), FileChecker())
+        world.manager.loader._revise = files.revise
+        waiting = asyncio.create_task(world.ask("a"))
+        while not world.pool.links or not world.pool.links[0].server._loading:
+            await asyncio.sleep(0.001)
+        for version in ("v2", "v1"):
+            if how == "in place":
+                (folder / "model.safetensors").write_bytes(version.encode())
+            elif how == "by another file":
+                (folder / "new").write_bytes(version.encode())
+                (folder / "new").rename(folder / "model.safetensors")
+            else:
+                link.unlink()
+                link.symlink_to(tmp_path / version)
+        engine.load_gate.set()
+        with pytest.raises(Unavailable, match="its files changed while it loaded"):
+            await waiting
+
+
+async def test_files_that_were_converted_are_converted_again_when_they_change(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    entry, source = world.manager.get("a"), tmp_path / "source"
+    source.mkdir()
+    made, seen = list[Path](), list[bytes]()
+    with State(tmp_path / "state") as state:
+        files = ModelFiles(state, NO_DEVICE, tmp_path / "converted", DiskReserve(tmp_path, 0), FileChecker())
+
+        async def convert(folder: Path, _: object) -> Path:
+            target = files._conversions._target(folder)
+            target.mkdir(parents=True)
+            (target / "model.bin").write_bytes((source / "model.safetensors").read_bytes())
+            made.append(target)
+            return target
+
+        monkeypatch.setattr("launch.conversion.whisper.gguf_of", lambda folder: folder if folder == source else None)
+        monkeypatch.setattr(files._conversions, "_convert", convert)
+        monkeypatch.setattr(files._checker, "check", checked := AsyncMock())
+        monkeypatch.setattr("runtime.gateway.files.sources.resolve", lambda *_: source)
+        world.manager.loader._revise = files.revise
+        (source / "model.safetensors").write_bytes(b"old")
+        entry.path = await files._converted(entry, source)
+        for weights in (b"old", b"new", b"old"):
+            (source / "model.safetensors").write_bytes(weights)
+            await world.ask("a")
+            seen.append((entry.path / "model.bin").read_bytes())
+            assert entry.loaded_revision == digest(entry.path)[:12]
+            await world.manager.unload(entry)
+    assert seen == [b"old", b"new", b"old"]
+    assert len(made) == 2
+    assert checked.await_count == 3
 
 
 async def test_an_added_model_is_served(world: World, tmp_path: Path) -> None:

@@ -323,6 +323,23 @@ async def test_an_unload_ends_the_wait_of_a_load_for_room(world: World, has_fail
     assert entry.state is ModelState.ABSENT, "no request waits for it"
 
 
+async def test_an_unload_waits_for_the_requests_that_waited_for_the_load(world: World) -> None:
+    """The model used to leave before them, and to load again for the rest."""
+    engine = FakeEngine()
+    engine.load_gate.clear()
+    world.pool.make = lambda: engine
+    waiting = [asyncio.create_task(world.ask("a")) for _ in range(4)]  # only two may run at once
+    while world.queues["a"].waiting < 4:
+        await asyncio.sleep(0)
+    unloading = asyncio.create_task(world.manager.unload(world.manager.get("a")))
+    await asyncio.sleep(0)
+    engine.load_gate.set()
+    assert all(await asyncio.wait_for(asyncio.gather(*waiting), 200))
+    await asyncio.wait_for(unloading, 200)
+    assert world.witness.events == ["loaded a", "evicted a"]
+    assert world.state("a") is ModelState.ABSENT
+
+
 async def test_the_number_of_waiting_requests_is_bounded(world: World) -> None:
     world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
     waiting = [asyncio.create_task(world.ask("a")) for _ in range(4)]
