@@ -130,7 +130,7 @@ class AdapterService:
         async with self._name_lock(key), self._fetcher.fetched(source, team) as fetched:
             with disk_errors(), self.store.writing() as out:
                 checked = await self._check(fetched, base, out, team=team, trusted=trusted)
-                new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
+                new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe, base.origin)
                 # A commit that has begun finishes even if the caller has left.
                 registered = await run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
                 await asyncio.to_thread(self.notes.write, checked.digest, checked.notes)

@@ -16,6 +16,8 @@ class Base:
     """Folder with config.json and, if present, the safetensors files, whose headers give the true shapes."""
     max_rank: int
     """Largest rank that the engine's places hold (recipe: memory.adapters.max_rank)."""
+    origin: str | None = None
+    """`registry.recipes.fields.origin` of its source."""
 
 
 @dataclass(frozen=True, slots=True)

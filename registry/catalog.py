@@ -30,6 +30,7 @@ from registry.base.wording import LISTED, nearest, quoted
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, DEFAULT_TEAM, MODEL, MODEL_RULE, NAME_RULE
 from registry.recipes.definition import Recipe, Task
+from registry.recipes.fields import origin
 from registry.records import Adapter, AdapterKey, UsedNames, Version
 
 
@@ -181,9 +182,12 @@ class Catalog:
             for alias, model in self._runtime_aliases.items()
             if self.aliases.get(alias) != model
         ]
-        for key in self._owned.all:
+        for key, adapter in self._owned.all.items():
+            made_for = adapter.current.base_origin
             if key.base not in self.recipes:
                 notes.append(f"adapter '{key}' is out of use: there is no recipe for its base")
+            elif made_for is not None and made_for != (now := origin(self.recipes[key.base].source)):
+                notes.append(f"adapter '{key}' was registered for another base: {made_for}, which is now {now}")
             for name in self._clashing_names(key):
                 notes.append(f"'{name}' means the model of that name, and not adapter '{key}': rename one of them")
         return tuple(notes)

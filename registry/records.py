@@ -120,6 +120,8 @@ class NewVersion:
     source: str
     """Origin: a path, a hub id with its revision, or 'upload'."""
     probe: Probe | None = None
+    base_origin: str | None = None
+    """`registry.recipes.fields.origin` of its base; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class Version(NumberedVersion):
     bytes: int
     source: str
     probe: Probe | None = None
+    base_origin: str | None = None
+    """See `NewVersion`. None also for versions that older servers registered."""
 
 
 @dataclass(frozen=True, slots=True)

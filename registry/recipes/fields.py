@@ -160,6 +160,12 @@ class GgufSource(HubSource):
 Source = PathSource | PackageSource | HubSource
 
 
+def origin(source: Source) -> str:
+    """Return a source without a hub's revision. Models of different origin are different models."""
+    values = source.model_dump(exclude={"revision"})
+    return " ".join(f"{name} {value}" for name, value in values.items())
+
+
 def _kind_of_source(value: object) -> str | None:
     """Return the kind of source from its key, so that faults are about the intended kind."""
     if isinstance(value, PathSource | PackageSource | HubSource):

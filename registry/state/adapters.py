@@ -31,7 +31,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
 
     | method         | no such adapter | exists                                                               |
     |----------------|-----------------|----------------------------------------------------------------------|
-    | register       | v1, current     | next version, current; with unchanged content only the probe changes |
+    | register       | v1, current     | next version, current; else only probe and origin of base change |
     | delete_version | NotFound        | Conflict while current or aliased, unless `force`                    |
     | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                     |
     """
@@ -46,7 +46,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
         records = tuple(
             Version(
                 key, row.number, row.digest, row.created, row.rank, row.bytes, row.source,
-                None if row.prompt is None else Probe(row.prompt, row.expected),
+                None if row.prompt is None else Probe(row.prompt, row.expected), row.base_origin,
             )
             for row in versions
         )  # fmt: skip
@@ -85,12 +85,14 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
                 db.execute(inserting(db, DIGESTS).values(digest=new.digest, bytes=new.bytes).on_conflict_do_nothing())
                 probe = {"prompt": new.probe and new.probe.prompt, "expected": new.probe and new.probe.expected}
                 values = {"digest": new.digest, "bytes": new.bytes, "source": new.source, "rank": new.rank, **probe}
-                self._add_version(db, key, values)
-            elif new.probe is not None:
+                self._add_version(db, key, values | {"base_origin": new.base_origin})
+            else:
                 versions, current = ADAPTERS.versions, self._one(db, key).current
                 same = (versions.c.owner == row_id) & (versions.c.number == current.number)
-                values = {"prompt": new.probe.prompt, "expected": new.probe.expected}
-                db.execute(sa.update(versions).where(same).values(values))
+                changed: dict[str, str | None] = {"base_origin": new.base_origin}
+                if new.probe is not None:
+                    changed |= {"prompt": new.probe.prompt, "expected": new.probe.expected}
+                db.execute(sa.update(versions).where(same).values(changed))
             version = self._one(db, key).current
             if alias is not None:
                 self._move_alias(db, key, alias, version.tag)
@@ -134,6 +136,14 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
                     code="adapter_in_use",
                 )
             self._delete(db, row_id)
+
+    def remember_base(self, base: str, base_origin: str) -> None:
+        """Note the origin of a base for its adapters' versions from before it was noted."""
+        heads, versions = ADAPTERS.heads, ADAPTERS.versions
+        owners = sa.select(heads.c.id).where(heads.c.base == base)
+        unknown = versions.c.owner.in_(owners) & versions.c.base_origin.is_(None)
+        with self._access.change(self.reload) as db:
+            db.execute(sa.update(versions).where(unknown).values(base_origin=base_origin))
 
     # --- pins and sharing ------------------------------------------------------------------------------------------
     def pin(self, key: AdapterKey, pinned: bool = True) -> Adapter:

@@ -126,7 +126,7 @@ ADAPTERS = _version_tables(
     "",
     ("base", "name", "team"),
     (_whole("pinned", default="0"), _whole("shared", default="0")),
-    (_whole("rank"), sa.Column("prompt", sa.Text), sa.Column("expected", sa.Text)),
+    (_whole("rank"), *(sa.Column(name, sa.Text) for name in ("prompt", "expected", "base_origin"))),
 )
 ROUTERS = _version_tables("router", "router_", ("name",), (), ())
 MODEL_PINS = _table("model_pins", _text("model", key=True), _whole("pinned"))

@@ -16,7 +16,7 @@ from adapters.service import AdapterService
 from adapters.types import AdapterSource, Base, CheckedAdapter, ComposedAdapter, NamedSource, PublicHubSource
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
-from registry.recipes.fields import HubSource
+from registry.recipes.fields import HubSource, origin
 from registry.records import Adapter, AdapterKey, Probe, Version
 from registry.state.adapters import AdapterTable
 from runtime.gateway.local.backend import reference
@@ -113,7 +113,9 @@ class Adapters:
         """Build the caller's view. Files, source, probe and usage of another team's adapter are left out."""
         entry = self._residency.entries.get(adapter.key.base)  # its recipe may have been removed
         queue = None if entry is None else entry.queue
-        notes = self._service.notes.of(adapter.current.digest)
+        notes, made_for = self._service.notes.of(adapter.current.digest), adapter.current.base_origin
+        if entry is not None and made_for not in (None, now := origin(entry.recipe.source)):
+            notes = (*notes, f"It was registered for another base: {made_for}, which is now {now}.")
         view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue, notes)
         if _may_change(adapter.key, caller):
             return view
@@ -271,7 +273,7 @@ class Adapters:
                 code="source_not_downloaded",
                 retry_after=entry.load_seconds,
             )
-        return Base(entry.id, entry.path, entry.recipe.memory.adapters.max_rank)
+        return Base(entry.id, entry.path, entry.recipe.memory.adapters.max_rank, origin(entry.recipe.source))
 
     # --- changes ----------------------------------------------------------------------------------------------------
     async def remove(

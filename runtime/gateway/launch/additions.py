@@ -20,7 +20,7 @@ from registry.errors import Conflict, DoesNotFit, Unfit
 from registry.files.sources import locate
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
-from registry.recipes.fields import GgufSource, HubSource
+from registry.recipes.fields import GgufSource, HubSource, origin
 from registry.storage.files import unusable
 from runtime.config.device import Device
 from runtime.gateway.files import check_version
@@ -159,9 +159,23 @@ class Additions:
                 code="name_in_use",
                 param="id",
             )
+        self._check_adapters(recipe)
         for name, param in ((recipe.id, "id"), *((alias, "overrides") for alias in recipe.aliases)):
             self._names.check_model(name, recipe.id, param, self._model_set.recipes())
         return True
+
+    def _check_adapters(self, recipe: Recipe) -> None:
+        """Raises Conflict if adapters remain of another model that had this id."""
+        own = origin(recipe.source)
+        adapters = self._names.everything.adapters(recipe.id)
+        if others := [one for one in adapters if any(v.base_origin not in (None, own) for v in one.versions)]:
+            labels = ", ".join(adapter.key.label for adapter in others[:5])
+            raise Conflict(
+                f"Adapters of another model that was named '{recipe.id}' are still registered ({labels}), and would "
+                "answer wrongly on this one. Remove them first (roundhouse adapters remove), or give another id.",
+                code="name_in_use",
+                param="id",
+            )
 
     async def fetch_steps(self, entry: ModelEntry) -> AsyncGenerator[Step, None]:
         """Yield the steps of the download until it is complete. Raises the source's errors."""

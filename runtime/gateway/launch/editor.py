@@ -13,7 +13,7 @@ from models.estimate import Estimate, estimate
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Conflict, DoesNotFit
 from registry.recipes.definition import Recipe, Task
-from registry.recipes.fields import HubSource
+from registry.recipes.fields import HubSource, origin
 from registry.state.database import State
 from runtime.config.device import Device
 from runtime.gateway.adapters import Adapters
@@ -137,6 +137,8 @@ class Editor:
             model, _, _ = recipe.id.partition("@")
             gone = self._versions_to_remove(recipe, force)
             files = self._files_of({model, *(f"{model}@{version}" for version in gone)})
+            if not recipe.is_former and self._names.everything.adapters(model):
+                await asyncio.to_thread(self._state.adapters.remember_base, model, origin(recipe.source))
             await asyncio.to_thread(self._model_set.store.remove, model, sorted(gone))
             _, leaving = await self._model_set.follow()
         await wait_for_all(leaving)

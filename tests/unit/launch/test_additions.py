@@ -16,7 +16,7 @@ from launch.request import ModelRequest
 from registry.errors import BadRequest, Conflict, DoesNotFit, Forbidden, Unfit
 from registry.files.sources import locate
 from registry.recipes.definition import Recipe
-from registry.recipes.fields import PackageSource
+from registry.recipes.fields import PackageSource, origin
 from registry.records import Adapter, RouterKey
 from runtime.config.device import Device
 from runtime.gateway.launch.additions import Additions, advice
@@ -97,6 +97,22 @@ async def test_another_model_under_the_id_of_one_is_refused_in_a_preview_too(tmp
     with pytest.raises(Conflict, match=f"There is a model '{taken.id}' already") as refused:
         await adding.preview(replace(RERANK, overrides={"description": "another"}))
     assert (refused.value.code, refused.value.param) == ("name_in_use", "id")
+
+
+async def test_another_model_under_the_id_of_a_removed_base_does_not_get_its_adapters(tmp_path: Path) -> None:
+    """They were trained on other weights. The same model gets them back."""
+    request = replace(RERANK, id="base")
+    own = origin((await additions(tmp_path, 2048 * MIB)[1].preview(request)).recipe.source)
+    for base_origin, accepted in ((own, True), (None, True), ("hub acme/other", False)):
+        one = adapter("base", "legal")
+        versions = (replace(one.current, base_origin=base_origin),)
+        _, adding = additions(tmp_path, 2048 * MIB, None, [], [replace(one, versions=versions, current=versions[0])])
+        if accepted:
+            assert (await adding.preview(request)).recipe.id == "base"
+        else:
+            with pytest.raises(Conflict, match=r"another model that was named 'base' are still .*\(legal\)") as refused:
+                await adding.preview(request)
+            assert (refused.value.code, refused.value.param) == ("name_in_use", "id")
 
 
 async def test_weights_that_are_larger_than_the_memory_are_refused_with_advice(tmp_path: Path) -> None:

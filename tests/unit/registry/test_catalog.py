@@ -1,5 +1,7 @@
 """Resolving names to targets: the order of rules, refusals, and the lists in error messages."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from registry.catalog import Catalog
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.recipes.definition import Task
+from registry.recipes.fields import origin
 from registry.records import Adapter, AdapterKey
 from tests.unit.registry.makers import adapter, digest, recipe
 
@@ -161,6 +164,13 @@ def test_notes_list_names_that_are_out_of_use(catalog: Catalog) -> None:
     assert later.resolve("gpt-oss").version is None
     assert later.resolve("llama:gpt-oss").adapter_name == "gpt-oss"
     assert later.adapter("gpt-oss:120b").key == AdapterKey("gpt-oss", "120b"), "it can be viewed and deleted"
+
+
+def test_a_note_says_which_adapters_were_registered_for_another_base() -> None:
+    model, one = recipe("llama"), adapter("llama", "sql")
+    for base_origin, noted in ((None, 0), (origin(model.source), 0), ("hub acme/other", 1)):
+        current = replace(one.current, base_origin=base_origin)
+        assert len(Catalog([model], [replace(one, current=current)]).notes) == noted
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Adapters and models in the state, whose changes are atomic."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def test_versions_are_registered_pointed_to_and_rolled_back(state: State) -> Non
     with pytest.raises(Conflict) as caught:
         adapters.rollback(KEY)
     assert caught.value.code == "nothing_to_roll_back"
+
+
+def test_versions_remember_the_base_that_they_were_registered_for(state: State) -> None:
+    adapters = state.adapters
+    adapters.register(KEY, new(1))
+    adapters.register(KEY, replace(new(2), base_origin="hub a/b"))
+    adapters.remember_base(KEY.base, "path /x")
+    assert [version.base_origin for version in adapters.get(KEY).versions] == ["path /x", "hub a/b"]
+    adapters.register(KEY, replace(new(2), base_origin="hub c/d"))
+    assert adapters.get(KEY).current.base_origin == "hub c/d", "its owner registered it again for the new base"
 
 
 def test_a_version_and_its_alias_are_registered_atomically(state: State) -> None:
