@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from models.messages import AdapterRef
-from registry.errors import Conflict, EngineFailed, RoundhouseError, Unavailable
+from registry.errors import Conflict, EngineFailed, FinalConflict, RoundhouseError, Unavailable, Unfit
 from registry.records import Probe
 from runtime.scheduling.placement import PlacementPlan
 from runtime.scheduling.probes import ProbeResult, Probes
@@ -269,8 +269,7 @@ class AdapterEffects:
         log.error("adapter failed", extra={"digest": digest, "cause": error.message})
         self._registry.note(step, 0.0, "failed")
         if self._queue.is_open(link):  # otherwise the engine is gone, and the next one stages again
-            cause = EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")
-            self._queue.adapter_failed(digest, cause)
+            self._queue.adapter_failed(digest, _cause(error))
 
     def _send(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -278,3 +277,14 @@ class AdapterEffects:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: self._drops.pop(done, None))
         return task
+
+
+def _cause(error: RoundhouseError) -> RoundhouseError:
+    """Return the error for the requests of an adapter that could not be loaded."""
+    if isinstance(error, Unfit):  # it was checked when it was registered, so the base has changed since
+        return FinalConflict(
+            f"The adapter does not fit the weights that its base has now: {error.message}. Register a version that was "
+            "trained on them.",
+            code="unfit_adapter",
+        )
+    return EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")

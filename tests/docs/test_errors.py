@@ -142,6 +142,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (403, "flag_not_allowed"): "unit/launch/test_additions.py",
     (404, "hub_not_found"): "system/added/test_hub.py",
     (409, "adapter_in_use"): "system/test_adapters.py",
+    (409, "unfit_adapter"): "unit/scheduling/test_early_calls.py",
     (409, "router_in_use"): "unit/registry/state/test_routers.py",
     (409, "model_pinned"): "system/surfaces/test_models.py",
     (400, "previous_response_not_found"): "unit/http/tenants/test_stored_responses.py",

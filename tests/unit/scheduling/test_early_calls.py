@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from models.messages import AdapterRef, HttpCall, MemoryFootprint
-from registry.errors import EngineFailed, RoundhouseError
+from registry.errors import Conflict, EngineFailed, RoundhouseError, Unfit
 from registry.recipes.definition import Recipe
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
@@ -79,6 +79,21 @@ async def test_a_failed_placement_fails_only_the_requests_that_wait_for_it(world
     await dropped(world, adapter("a"))
     world.engine.place_error = None
     assert await asyncio.gather(*(ask(world, adapter(letter)) for letter in "abca")) == [5] * 4
+
+
+async def test_an_adapter_that_no_longer_fits_its_base_is_a_conflict_and_no_failure_of_the_server(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stage(adapter: AdapterRef) -> None:
+        raise Unfit("layer 0: made for (8, 4) where the layer is (16, 4)")
+
+    monkeypatch.setattr(world.engine, "stage", stage)
+    for _ in range(2):
+        with pytest.raises(Conflict, match=r"does not fit the weights .* now: layer 0: made for") as refused:
+            await ask(world, adapter("a"))
+        assert refused.value.code == "unfit_adapter"
+        assert not refused.value.should_retry
+    assert await ask(world, None) == 5
 
 
 async def test_the_gateway_ends_requests_with_a_failed_placement(world: World) -> None:
