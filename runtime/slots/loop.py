@@ -28,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+from models.broken_files import refuse_broken_files, refuse_broken_tokenizer
 from models.messages import Event, MemoryFootprint, Progress, Usage
 from models.process_control import is_out_of_memory, keep_to
 from models.protocol import Breakable, ChatEngine, Engine, MetricsSource
@@ -183,17 +184,19 @@ class SlotServer:
             out.put(frames.Report(frame.uid, progress))
 
         keep_to(frame.visible, frame.cores)
-        recipe = Recipe.model_validate_json(frame.recipe)
+        recipe, folder = Recipe.model_validate_json(frame.recipe), Path(frame.path)
+        await asyncio.to_thread(refuse_broken_files, folder)
         engine = self._create(recipe.engine.name, recipe.task.value)
         kills = OomKills()
         try:
             with self._loads():
-                loaded = await engine.load(recipe, Path(frame.path), frame.device, report)
+                loaded = await engine.load(recipe, folder, frame.device, report)
         except Exception as error:
             if is_out_of_memory(error) or kills.has_killed():
                 raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
             if is_out_of_processes(error):
                 raise EngineFailed(f"{recipe.id} could not be loaded: {NO_PROCESSES}.") from error
+            await asyncio.to_thread(refuse_broken_tokenizer, folder)
             raise
         self._engine, self._task = engine, recipe.task
         if isinstance(engine, Breakable):
