@@ -2,17 +2,21 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from registry.base.json import read_object
-from registry.errors import EngineFailed
+from registry.errors import EngineFailed, Unfit
 
 
 @contextlib.contextmanager
 def collect_missing_weights() -> Iterator[set[str]]:
-    """Collect weights that no file has, which transformers initialises at random."""
+    """Collect weights that no file has, which transformers initialises at random.
+
+    Within this context, loading raises Unfit for weights of other shapes or of more layers than config.json has.
+    """
     from transformers import PreTrainedModel
 
     missing: set[str] = set()
@@ -20,7 +24,10 @@ def collect_missing_weights() -> Iterator[set[str]]:
 
     def from_pretrained(kind: Any, *arguments: Any, **named: Any) -> Any:
         with_info = named.pop("output_loading_info", False)
+        named["ignore_mismatched_sizes"] = True  # transformers' own error does not say which
         model, info = own.__func__(kind, *arguments, output_loading_info=True, **named)
+        _refuse_other_sizes(info["mismatched_keys"])
+        _refuse_further_layers(info["unexpected_keys"], model)
         missing.update(info["missing_keys"])
         return (model, info) if with_info else model
 
@@ -29,6 +36,46 @@ def collect_missing_weights() -> Iterator[set[str]]:
         yield missing
     finally:
         PreTrainedModel.from_pretrained = own
+
+
+_LAYER = re.compile(r"(?P<layers>.*\b(?:layers?|blocks?|h))\.(?P<number>\d+)\.")
+_CONFIG = "Use the config.json that the weights were saved with"
+
+
+def _refuse_other_sizes(mismatched: Collection[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+    if mismatched:
+        name, actual, expected = min(mismatched)
+        raise Unfit(
+            f"{len(mismatched)} of its weights have other sizes than config.json says, such as {name}: {list(actual)}, "
+            f"not {list(expected)}. {_CONFIG}.",
+            code="bad_weights",
+        )
+
+
+def _refuse_further_layers(unexpected: Iterable[str], model: Any) -> None:
+    """Refuse files with more layers than the network has, which transformers ignores."""
+    present = {place for name in model.state_dict() if (place := _place(name, model))}
+    config = model.config.to_dict()
+    drafts = any("nextn" in key or "mtp" in key for key in config)
+    for name in sorted(unexpected):
+        place = _place(name, model)
+        if place and not drafts and (place.layers, 0) in present and place not in present:
+            raise Unfit(
+                f"its files have {name}, of a layer that config.json does not have, and which would be left out. "
+                f"{_CONFIG}.",
+                code="bad_weights",
+            )
+
+
+class _Place(NamedTuple):
+    layers: str
+    number: int
+
+
+def _place(name: str, model: Any) -> _Place | None:
+    """Return the layer of a weight; None for those outside of layers."""
+    match = _LAYER.match(name)
+    return match and _Place(match["layers"].removeprefix(f"{model.base_model_prefix}."), int(match["number"]))
 
 
 def refuse_missing_weights(missing: Iterable[str], network: str) -> None:

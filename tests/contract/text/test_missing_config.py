@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from models.messages import EmbedRequest, RerankRequest
 from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
-from registry.errors import BadRequest, EngineFailed
+from registry.errors import BadRequest, EngineFailed, Unfit
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -128,6 +128,22 @@ async def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -
     folder = write(tmp_path / "unread", bert())
     rename(folder, lambda name: None if name.startswith("pooler.") else name)
     np.testing.assert_allclose(await vectors(folder, ["steam"]), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_hidden_layers": 1}, r"have encoder\.layer\.1\.\S+, of a layer that config\.json does not have"),
+        ({"intermediate_size": 24}, r"6 of its weights have other sizes .* \[48\], not \[24\]"),
+    ],
+)
+async def test_weights_that_config_json_leaves_out_are_refused(
+    config: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    """The library computed without the last layers."""
+    folder = write(tmp_path, bert(), **config)
+    with pytest.raises(Unfit, match=message):
+        await vectors(folder, ["steam"])
 
 
 @pytest.mark.parametrize("padding", [None, "<added>"])
