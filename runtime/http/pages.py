@@ -28,7 +28,7 @@ from runtime.http.admin.bodies import json_answer
 from runtime.http.errors import error_response
 from runtime.http.guard.keys import current_caller
 from runtime.http.middleware import context_of, gateway_of
-from tenants.caller import ANONYMOUS, Caller, Person
+from tenants.caller import ANONYMOUS, PERSON_MARK, Caller, Person
 from tenants.ledger.view import UsageReport
 from tenants.watch import Tables
 
@@ -144,8 +144,11 @@ def _console_host(scope: Asgi) -> ConsoleHost:
 
 def _passed_caller(gateway: Gateway, caller: Caller) -> Caller:
     """Look up a caller that another server let in."""
+    keyring, key = gateway.services.keyring(), caller.key or ""
     try:
-        return gateway.services.keyring().by_id(caller.key, caller.team) if caller.key else caller
+        if key.startswith(PERSON_MARK):
+            return keyring.member(Person(key, caller.person, caller.team, caller.scopes))
+        return keyring.by_id(key, caller.team) if key else caller
     except RoundhouseError:
         return ANONYMOUS
 

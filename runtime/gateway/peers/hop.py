@@ -16,7 +16,7 @@ from registry.errors import BadRequest
 from routing.decision import LEFT_SUFFIX, Decision
 from runtime.gateway.context import ExactTarget, RequestContext, Source
 from runtime.gateway.target import RouteChoice, Target
-from tenants.caller import EVERYBODY, VISITOR, Caller, ServiceClass
+from tenants.caller import EVERYBODY, PERSON_MARK, VISITOR, Caller, Scope, ServiceClass
 
 HEADER = "x-roundhouse-context"
 MAX_BYTES = 8192
@@ -53,6 +53,8 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     """The key's id, never the key itself. Empty if the client sent none."""
     is_visitor: bool = False
     """Whether the caller has no key and may only use inference."""
+    scopes: tuple[Scope, ...] = ()
+    """A person's scopes, which only the server knows at which they signed in. Empty for keys."""
     adapter: Printable = ""
     digest: Annotated[str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?\Z")] = ""
     """Digest of the adapter's version."""
@@ -86,6 +88,7 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     def of_change(cls, context: RequestContext) -> Self:
         """Describe a request that changes names and so has no target."""
         caller = context.caller
+        is_person = (caller.key or "").startswith(PERSON_MARK)
         return cls(
             id=context.id,
             model="",
@@ -96,6 +99,7 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
             team=caller.team,
             key=caller.key or "",
             is_visitor=caller is VISITOR,
+            scopes=tuple(sorted(caller.scopes)) if is_person else (),
             left=_milliseconds(context.deadline),
             first_left=_milliseconds(context.first_by),
         )

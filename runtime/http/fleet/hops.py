@@ -29,7 +29,7 @@ from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, required_scopes
 from runtime.http.guard.keys import check_scopes
 from runtime.http.middleware import context_of, gateway_of, set_context
-from tenants.caller import Caller
+from tenants.caller import PERSON_MARK, Caller, Person
 
 _HEADER = HEADER.encode()
 OWN_PATHS = "/fleet/"
@@ -97,10 +97,18 @@ async def _caller(gateway: Gateway, hop: Hop) -> Caller:
     if not hop.key:
         return hop.caller
     try:
-        return gateway.services.keyring().by_id(hop.key, hop.team)
+        return _known(gateway, hop)
     except Unauthorized:
         await gateway.services.administration.refresh()
-        return gateway.services.keyring().by_id(hop.key, hop.team)
+        return _known(gateway, hop)
+
+
+def _known(gateway: Gateway, hop: Hop) -> Caller:
+    """Raises Unauthorized."""
+    keyring = gateway.services.keyring()
+    if hop.scopes and hop.key.startswith(PERSON_MARK):
+        return keyring.member(Person(hop.key, "", hop.team, frozenset(hop.scopes)))
+    return keyring.by_id(hop.key, hop.team)
 
 
 def _with_hop(context: RequestContext, hop: Hop, caller: Caller, scope: Scope) -> RequestContext:

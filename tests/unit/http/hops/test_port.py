@@ -20,7 +20,8 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.peers.hop import HEADER, MAX_BYTES, Hop, HopRoute, decode, encode
 from runtime.gateway.target import RouteChoice, Target
 from runtime.http.fleet.hops import HopHeaderFilter, HopMiddleware
-from tenants.caller import EVERYBODY, VISITOR, Caller, Scope, ServiceClass
+from runtime.http.pages import _passed_caller
+from tenants.caller import EVERYBODY, VISITOR, Caller, Person, Scope, ServiceClass
 from tenants.keys.keyring import Keyring, TeamEntry
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.http.hops.rig import with_fleet
@@ -105,6 +106,15 @@ async def test_a_person_signed_in_at_the_other_server_counts_for_their_team_here
     assert answer.status_code == 200, answer.text
     caller = node.records.all[0].context.caller
     assert (caller.team, caller.key, caller.salt) == ("search", "@abcdefg", "salt")
+    operator = ring.member(Person("@abcdefg", "", "search", frozenset((Scope.MODELS, Scope.ADAPTERS))))
+    assert (await post(node, Hop.of_change(RequestContext("one", caller=operator)), "/v1/adapters")).status_code == 400
+    assert _passed_caller(node.gateway, operator) == operator, "so that streams of the console go on"
+    for key, scopes, path, status in (
+        ("@abcdefg", (Scope.INFER,), "/v1/adapters", 403),
+        ("ABCD1234", (Scope.ADAPTERS,), "/v1/adapters", 401),
+    ):
+        hop = msgspec.structs.replace(HOP, key=key, team="search", scopes=scopes)
+        assert (await post(node, hop, path)).status_code == status, "nothing but a person has scopes of its own"
 
 
 async def test_a_router_that_chose_the_target_is_in_answer_and_record(node: FakeGateway) -> None:
