@@ -143,14 +143,24 @@ def convert(data: dict[str, Any], kind: type[T], *, quoted_values: bool = False)
 
 
 def with_integers(value: Any) -> Any:
-    """Convert whole floats in JSON to integers: languages with a single number type may write 8192.0."""
+    """Convert whole floats in JSON to integers: languages with a single number type may write 8192.0.
+
+    Raises BadRequest if it is nested more deeply than Python can follow, though not for msgspec.
+    """
+    try:
+        return _with_integers(value)
+    except RecursionError as error:
+        raise unreadable_error(error) from None
+
+
+def _with_integers(value: Any) -> Any:
     match value:
         case float() if value.is_integer() and abs(value) < 2**63:
             return int(value)
         case list():
-            return [with_integers(item) for item in value]
+            return [_with_integers(item) for item in value]
         case dict():
-            return {name: with_integers(item) for name, item in value.items()}
+            return {name: _with_integers(item) for name, item in value.items()}
         case _:
             return value
 

@@ -81,9 +81,13 @@ class ProviderStore:
             self._check_file(name)
             before = self._added.get(name)
             version = 1 if before is None else before.version + 1
-            text = yaml.safe_dump({"kind": "provider", **definition, "id": name, "version": version}, sort_keys=False)
             faults = [] if ADAPTER.match(name) else [f"{quoted(name)} is not a valid provider id"]
-            faults += await asyncio.to_thread(faults_of, text)
+            whole = {"kind": "provider", **definition, "id": name, "version": version}
+            try:
+                text = yaml.safe_dump(whole, sort_keys=False)
+                faults += await asyncio.to_thread(faults_of, text)
+            except RecursionError:
+                faults.append("it is nested too deeply")
             if faults:
                 raise Unfit("The provider cannot be used.", faults[:20], code="bad_recipe")
             provider = Provider.model_validate({**definition, "id": name, "version": version})

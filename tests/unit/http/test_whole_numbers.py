@@ -50,6 +50,14 @@ def test_every_integer_field_accepts_whole_floats_only(kind: type[msgspec.Struct
             decode(msgspec.json.encode({**body, name: wrong}), kind)
 
 
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("depth", [500, 700, 900])
+def test_a_value_that_only_msgspec_can_follow_is_a_clients_fault(begin: str, end: str, depth: int) -> None:
+    body = '{"model": "m", "input": %s}' % (begin * depth + "1" + end * depth)
+    with pytest.raises(BadRequest):
+        decode(body.encode(), EmbeddingsBody)
+
+
 def test_nested_integers_may_be_whole_floats() -> None:
     assert decode(b'{"inputs": "a", "parameters": {"max_new_tokens": 5e0}}', GenerateBody) == decode(
         b'{"inputs": "a", "parameters": {"max_new_tokens": 5}}', GenerateBody

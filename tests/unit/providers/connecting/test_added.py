@@ -144,6 +144,14 @@ async def test_no_secret_of_the_server_itself_becomes_a_providers_key(tmp_path: 
         assert (await client.get("/v1/providers/there")).status_code == 404
 
 
+async def test_a_document_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
+    async with asking_as(gateway, CALLER) as client:
+        body = json.dumps(definition(description="deep")).replace('"deep"', "[" * 500 + "]" * 500)
+        refused = await client.put("/v1/providers/there", content=body, headers={"Content-Type": "application/json"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
+
+
 async def test_a_key_file_of_no_valid_name_is_reported_as_missing(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path, [recipe("small", "chat")])
     async with asking_as(gateway, CALLER) as client:
