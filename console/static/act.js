@@ -84,10 +84,13 @@ export async function ask(method, path, body, options = {}) {
   return response;
 }
 
+const SIGNED_OUT = "Your session has ended. Sign in again, in another tab to keep this page, and repeat this.";
+
 export async function failure(response) {
   let body = {};
   try { body = (await response.json()).error ?? {}; } catch { /* not JSON */ }
-  const error = new Error(body.message ?? `The server answered ${response.status}.`);
+  const isSignedOut = response.status === 401 && body.code === "missing_api_key";
+  const error = new Error(isSignedOut ? SIGNED_OUT : body.message ?? `The server answered ${response.status}.`);
   error.faults = body.faults ?? body.details ?? [];
   error.status = response.status;
   return error;

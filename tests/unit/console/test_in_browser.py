@@ -472,6 +472,11 @@ async def test_a_session_that_ended_on_another_server_leads_to_sign_in(console: 
         await page.goto("models")
         await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
         await page.wait_for_selector("#sign-in")
+        await sign_in(displayed, admin[0])
+        await page.goto("adapters")
+        await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        await page.set_input_files("#file", {"name": "a.zip", "mimeType": "application/zip", "buffer": b"none"})
+        await page.wait_for_selector("#checked >> text=Your session has ended")
 
 
 @pytest.mark.parametrize(("host", "id"), [(HERE, "req-secure"), ("http://roundhouse.lan", "req-plain")])
