@@ -60,10 +60,13 @@ def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     see every model, such as those without a key where keys are required, get examples with the starter pack's.
     """
     app.openapi = cache(partial(build, app, recipes))  # type: ignore[method-assign]
-    general = cache(partial(build, app, ()))
+
+    @cache  # encoding takes 10 ms, and needs no key
+    def encoded(is_limited: bool) -> bytes:
+        return bytes(JSONResponse(build(app, ()) if is_limited else app.openapi()).body)
 
     async def send(request: Request) -> Response:
-        return JSONResponse(general() if context_of(request.scope).caller.is_limited else app.openapi())
+        return Response(encoded(context_of(request.scope).caller.is_limited), media_type=JSON)
 
     path = app.openapi_url or ""
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != path]
