@@ -15,7 +15,7 @@ async def context(visit: Visit) -> Context:
     words = query.get("words", "")[:200]
     if query.get("part") == "texts":
         return {"found": _texts(visit)}
-    if "id" in query:
+    if "id" in query and "part" not in query:
         return await _one(visit, query["id"])
     rows = console.history.rows(visit.team, words=words)
     older = _older_than(query["after"], rows) if "after" in query else rows

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from console.host import Context, Page, Visit
 from registry.errors import BadRequest
-from tenants.caller import EVERY, SCOPES, Scope
+from tenants.caller import SCOPES, Scope
 from tenants.keys.records import Key, KeyRequest
 from tenants.limits import simulate as simulation
 from tenants.limits.records import Kind, Limit, Mode, amount_of
@@ -60,7 +60,9 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
     words = body.get("scopes")
     if not isinstance(words, list) or not words or not all(isinstance(word, str) and word in SCOPES for word in words):
         raise BadRequest(f"Scopes are {', '.join(sorted(SCOPES))}.", param="scopes")
-    models = tuple(_text(body, "models", "*").replace(",", " ").split()) or EVERY
+    models = tuple(_text(body, "models", "*").replace(",", " ").split())
+    if not models:
+        raise BadRequest("Models are patterns of names, such as * for all or starter-*.", param="models")
     days = None if body.get("days") is None else _whole(body, "days", 3650)
     request = KeyRequest(
         _text(body, "team"), _text(body, "name", ""), frozenset(map(Scope, words)), models,

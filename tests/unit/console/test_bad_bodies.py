@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fuzz.corpus import SEEDS, Raw, read
-from tests.unit.console.conftest import Console
+from tests.unit.console.conftest import ORIGIN, Console
 
 ACTIONS = [raw for raw in read(SEEDS) if raw.method == "POST" and raw.path.startswith("/console/")]
 VALUES = (
@@ -40,3 +40,17 @@ async def test_an_unknown_part_is_an_ordinary_404(console: Console) -> None:
         answer = await displayed.client.get("/console/teams?part=none")
         assert (answer.status_code, answer.headers["hx-reswap"]) == (404, "none")
         assert answer.json()["error"]["code"] == "unknown_path"
+
+
+async def test_a_part_of_the_list_of_requests_needs_no_single_one(console: Console) -> None:
+    async with console() as displayed:
+        answer = await displayed.client.get("/console/requests?part=rows&id=req-1")
+        assert (answer.status_code, "No request has ended yet" in answer.text) == (200, True)
+
+
+@pytest.mark.parametrize("models", ["", " , ", ",,"])
+async def test_a_list_without_any_pattern_does_not_open_all_models(console: Console, models: str) -> None:
+    new = {"team": "default", "name": "", "scopes": ["infer"], "models": models}
+    async with console() as displayed:
+        answer = await displayed.client.post("/console/teams/key", json=new, headers=ORIGIN)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "models")
