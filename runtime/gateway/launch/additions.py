@@ -167,12 +167,17 @@ class Additions:
     def _check_adapters(self, recipe: Recipe) -> None:
         """Raises Conflict if adapters remain of another model that had this id."""
         own = origin(recipe.source)
-        adapters = self._names.everything.adapters(recipe.id)
-        if others := [one for one in adapters if any(v.base_origin not in (None, own) for v in one.versions)]:
-            labels = ", ".join(adapter.key.label for adapter in others[:5])
+        others = {
+            adapter.key.label: version.base_origin
+            for adapter in self._names.everything.adapters(recipe.id)
+            for version in adapter.versions
+            if version.base_origin not in (None, own)
+        }
+        if others:
             raise Conflict(
-                f"Adapters of another model that was named '{recipe.id}' are still registered ({labels}), and would "
-                "answer wrongly on this one. Remove them first (roundhouse adapters remove), or give another id.",
+                f"There are still adapters ({', '.join(list(others)[:5])}) of a model that was named '{recipe.id}' and "
+                f"was at {next(iter(others.values()))}; on other weights they would answer wrongly. Remove them first "
+                "(roundhouse adapters remove), give another id, or add the model from there.",
                 code="name_in_use",
                 param="id",
             )
