@@ -198,8 +198,9 @@ class VllmEngine:
         if device == "cpu":
             return
         if arguments.enable_lora and self._adapters is not None:
-            lengths = warmup.prompt_lengths(self._engine.vllm_config, await launch.tuned_sizes(self._engine))
-            await warmup.warm_up_adapters(self._app, self._adapters, lengths, settings.swap_tokens(recipe))
+            config, swap = self._engine.vllm_config, settings.swap_tokens(recipe)
+            lengths = warmup.prompt_lengths(config, await launch.tuned_sizes(self._engine))
+            await warmup.warm_up_adapters(self._app, self._adapters, lengths, swap, warmup.crowd_lengths(config))
         await warmup.warm_up_logprobs(self._app, recipe.id)
 
     def _host_bytes(self) -> int:

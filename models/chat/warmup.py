@@ -10,6 +10,7 @@ import random
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +106,37 @@ def prompt_lengths(config: Any, tuned_sizes: Iterable[int] = ()) -> list[int]:
     )
 
 
+def crowd_lengths(config: Any) -> list[int]:
+    """Return the lengths of prompts that together exceed the largest graph, if no single one can.
+
+    vLLM may begin with the first prompt alone, so the others suffice for that. Empty if the context has room for a
+    prompt that does, or if a step has no room for the others. `config`: vLLM's.
+    """
+    most, context = config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len - 2
+    beyond = max(config.compilation_config.cudagraph_capture_sizes or [0]) + _BEYOND[0]
+    if context >= beyond:
+        return []
+    least = -(-beyond // context)
+    fitting = (
+        [length] * (count + 1)
+        for count, length in product((least, least + 1), range(context, 0, -1))
+        if beyond <= count * length < most and count * length % 16 not in (0, 15)
+    )  # no multiple of 16, with the first one's next token or without it
+    return next(fitting, [])
+
+
 async def warm_up_adapters(
-    app: AsgiApp, adapters: EngineAdapters, lengths: Sequence[int], swap_tokens: int | None
+    app: AsgiApp,
+    adapters: EngineAdapters,
+    lengths: Sequence[int],
+    swap_tokens: int | None,
+    crowd: Sequence[int] = (),
 ) -> None:
     """Load an adapter without effect, and answer a prompt of each length with it, one after another.
 
     swap_tokens: maximum tokens of a step shortly after a placement; None for no bound. No prompt may be split into two
-    steps. Raises TimeoutError. Models that do not support it are skipped.
+    steps. crowd: lengths of prompts to answer at once afterwards. Raises TimeoutError. Models that do not support it
+    are skipped.
     """
     try:
         layer = await adapters.a_layer()
@@ -121,11 +146,11 @@ async def warm_up_adapters(
                 async with asyncio.timeout(WITHIN):
                     await adapters.stage(blank)
                     await adapters.place(blank, None)
-                    if swap_tokens is not None and swap_tokens < max(lengths):
+                    if swap_tokens is not None and swap_tokens < max(*lengths, sum(crowd)):
                         await asyncio.sleep(budget.LINGER + 0.1)
-                    for length in lengths:
-                        prompt = random.Random(length).choices(_TOKENS, k=length)
-                        body = {"model": blank.digest, "prompt": prompt, "max_tokens": 2, "temperature": 0}
+                    for batch in (*([length] for length in lengths), *([crowd] if crowd else [])):
+                        prompts = [random.Random(f"{batch} {at}").choices(_TOKENS, k=k) for at, k in enumerate(batch)]
+                        body = {"model": blank.digest, "prompt": prompts, "max_tokens": 2, "temperature": 0}
                         await whole_answer(app, "/v1/completions", body)
             finally:
                 await _drop(adapters, blank.digest)

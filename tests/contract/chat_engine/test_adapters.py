@@ -248,7 +248,7 @@ async def test_a_warm_up_for_a_gpu_runs_each_kernel_and_leaves_nothing(
     texts = [json.loads(answers[number][1]) for number in range(usual, len(bodies))]
     assert [text["usage"]["prompt_tokens"] for text in texts[: len(lengths)]] == lengths
     assert all(body["model"].startswith("sha256:") for body in with_adapter)
-    beginnings = {tuple(body["prompt"][:5]) for body in with_adapter}
+    beginnings = {tuple(body["prompt"][0][:5]) for body in with_adapter}
     assert len(beginnings) == len(lengths), "no prompt is in the prefix cache"
     assert [body.get("logprobs") for body in last] == [0, 2, 5, 10, 15, 20, None]
     assert not any(beside[usual:]), "in one step only the kernel for the most logprobs would compile"
@@ -256,6 +256,24 @@ async def test_a_warm_up_for_a_gpu_runs_each_kernel_and_leaves_nothing(
     assert texts[-1]["choices"][0]["prompt_logprobs"]
     host, placed = await launch.ask(engine._engine, core.held_adapters)
     assert (host, placed) == ([], [])
+
+
+async def test_a_warm_up_for_a_gpu_sends_prompts_together_where_one_is_too_short(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.hold()
+    engine: Any = bench.engine
+    answers: list[tuple[int, bytes]] = []
+
+    async def watched(app: AsgiApp, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        answers.append(await whole_answer(app, path, body))
+        return answers[-1]
+
+    monkeypatch.setattr(warmup, "whole_answer", watched)
+    await warmup.warm_up_adapters(engine._app, engine._adapters, [5], None, [30, 31, 32])
+    assert [status for status, _ in answers] == [200, 200]
+    usage = json.loads(answers[1][1])["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (30 + 31 + 32, 3 * 2)
 
 
 async def test_a_model_that_cannot_be_warmed_up_with_an_adapter_starts_without(

@@ -123,6 +123,26 @@ def test_prompts_of_the_warm_up_reach_each_configuration_of_the_kernels() -> Non
     assert warmup.prompt_lengths(config, [1, 512, 2048]) == [5, 16, 131, 132, 525, 526, 2061, 2062]
 
 
+@given(step=st.integers(16, 4096), context=st.integers(8, 600), captured=st.sampled_from([0, 16, 256, 512]))
+def test_where_one_prompt_is_too_short_several_exceed_the_graphs(step: int, context: int, captured: int) -> None:
+    captured = min(captured, step)
+    config = engine_config([captured] if captured else [], step, context)
+    crowd, beyond = warmup.crowd_lengths(config), captured + 13
+    if context - 2 >= beyond or step <= beyond + 2 * context:
+        assert not crowd or sum(crowd[1:]) < step
+        return
+    assert max(crowd) <= context - 2
+    for batch in (sum(crowd[1:]), sum(crowd[1:]) + 1):
+        assert beyond <= batch <= step
+        assert batch % 16, "vLLM's own warm-up compiles for these"
+
+
+def test_the_starters_context_is_too_short_for_one_prompt() -> None:
+    assert warmup.crowd_lengths(engine_config([1, 512], 2048, 512)) == [510, 510, 510]
+    assert warmup.crowd_lengths(engine_config([1, 512], 512, 512)) == []
+    assert warmup.crowd_lengths(engine_config([1, 512], 8192, 8192)) == []
+
+
 @pytest.mark.parametrize("folder", ["single-gpu-80gb", "h200", "node-8x80gb"])
 def test_a_warm_up_by_a_shipped_recipe_compiles_what_its_first_long_prompt_needs(folder: str) -> None:
     """It runs even and odd batches beyond the graphs, each as a whole, because its steps are long enough."""
