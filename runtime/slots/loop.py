@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from models.broken_files import refuse_broken_files, refuse_broken_tokenizer
+from models.broken_files import refuse_broken_settings, refuse_broken_vocabulary
 from models.messages import Event, MemoryFootprint, Progress, Usage
 from models.process_control import is_out_of_memory, keep_to
 from models.protocol import Breakable, ChatEngine, Engine, MetricsSource
@@ -185,7 +185,7 @@ class SlotServer:
 
         keep_to(frame.visible, frame.cores)
         recipe, folder = Recipe.model_validate_json(frame.recipe), Path(frame.path)
-        await asyncio.to_thread(refuse_broken_files, folder)
+        await asyncio.to_thread(refuse_broken_settings, folder)
         engine = self._create(recipe.engine.name, recipe.task.value)
         kills = OomKills()
         try:
@@ -196,7 +196,7 @@ class SlotServer:
                 raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
             if is_out_of_processes(error):
                 raise EngineFailed(f"{recipe.id} could not be loaded: {NO_PROCESSES}.") from error
-            await asyncio.to_thread(refuse_broken_tokenizer, folder)
+            await asyncio.to_thread(refuse_broken_vocabulary, folder)
             raise
         self._engine, self._task = engine, recipe.task
         if isinstance(engine, Breakable):
