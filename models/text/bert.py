@@ -126,10 +126,10 @@ class Bert:
                 weight.data = weight.data.new_empty(0)
 
     def features(self, inputs: "Sequence[Ids]") -> dict[str, Any]:
-        """Return features of unpadded inputs for sentence-transformers' Pooling."""
+        """Return states and where inputs begin and end, under the names of sentence-transformers' Pooling."""
         import torch
 
-        ends = np.cumsum([0, *(len(given.ids) for given in inputs)])
+        ends = np.cumsum([0, *(1 if self.first_only else len(given.ids) for given in inputs)])
         return {"token_embeddings": self.states(inputs)[None], "cu_seq_lens_q": torch.from_numpy(ends)}
 
     def _embed(self, inputs: "Sequence[Ids]") -> "Tensor":

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from models.batching.plan import Item
 from models.messages import EmbedRequest, EmbedResult, Usage
-from models.text.encoder import Embedder, Row, finish
+from models.text.bert import of_embedder
+from models.text.encoder import Encoder
 from models.text.engine import TextEngine
 from models.text.half import is_exact, open_settled
+from models.text.heads import PoolingHead, Row
 from models.text.loading import context_of, leaves_padding, packs, run_apart, vocabulary_of
 from models.text.tokens import Going, Ids, Tokens, always, check_template, while_awaited
 from registry.errors import BadRequest, EngineFailed
@@ -36,9 +39,11 @@ class EmbeddingEngine(TextEngine[Row]):
 
     def __init__(self) -> None:
         super().__init__("embedding", "embed")
-        self._embedder: Embedder | None = None
+        self._encoder: Encoder[Row] | None = None
         self._prompts: dict[str, str] = {}
         self._default: str | None = None
+        self._skips_prompt = False
+        """Whether the pooling omits prompts."""
         self._truncates = False
         self._sizes: frozenset[int] = frozenset()
         self._dimensions = 0
@@ -46,17 +51,19 @@ class EmbeddingEngine(TextEngine[Row]):
     def _open(self, library: Any, recipe: Recipe, path: Path) -> Any:
         return open_settled(recipe, path, self._device, library.SentenceTransformer, _long_answer, _is_like)
 
-    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Embedder, Any]:
+    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Encoder[Row], Any]:
         expected = _library_answer(model, PROBE)  # before Tokens, which sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
-        self._embedder = embedder = Embedder(model, tokens, self._device, packs(recipe))
-        if leaves_padding(recipe, self._device) and not embedder.packed:
+        bert = of_embedder(model, self._device) if packs(recipe) else None
+        self._encoder = encoder = Encoder(model, tokens, self._device, PoolingHead(model), bert)
+        if leaves_padding(recipe, self._device) and not encoder.packed:
             inputs = tokens.inputs([*PROBE, LONG_PROBE], "", truncate=True)
-            embedder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(model)))
+            encoder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(model)))
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
+        self._skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
         self._truncates = recipe.truncate
         self._sizes = frozenset(map(_whole, _listed(recipe.engine.flags.get("matryoshka_dimensions", []))))
-        return embedder, expected
+        return encoder, expected
 
     async def _check(self, expected: Any, *, single: bool) -> None:
         """Also refuses sizes of vectors that the model does not have. Models that need more than token ids differ."""
@@ -92,7 +99,7 @@ class EmbeddingEngine(TextEngine[Row]):
 
     async def _vectors(self, request: EmbedRequest) -> tuple[Any, Sequence[Ids], int]:
         """Return the vectors, the inputs as tokens, and the number of inputs in the step that computed them."""
-        if self._embedder is None or self._batcher is None:
+        if self._encoder is None or self._batcher is None:
             raise EngineFailed("the engine is not loaded")
         if not request.inputs:
             raise BadRequest("'input' is empty: send at least one text or token list.", param="input")
@@ -105,15 +112,15 @@ class EmbeddingEngine(TextEngine[Row]):
             inputs = await while_awaited(lambda going: self._tokenised(request, prompt, going), longest)
         answers = await self._batcher.submit([Item(i, len(given.ids), given) for i, given in enumerate(inputs)])
         if len(inputs) * self._dimensions <= INLINE * 16:
-            return finish(answers.results, request.dimensions, request.normalize), inputs, answers.batch
-        vectors = await asyncio.to_thread(finish, answers.results, request.dimensions, request.normalize)
+            return _finish(answers.results, request.dimensions, request.normalize), inputs, answers.batch
+        vectors = await asyncio.to_thread(_finish, answers.results, request.dimensions, request.normalize)
         return vectors, inputs, answers.batch
 
     def _tokenised(self, request: EmbedRequest, prompt: str, going: Going = always) -> Sequence[Ids]:
-        assert self._embedder is not None
-        tokens = self._embedder.tokens
+        assert self._encoder is not None
+        tokens = self._encoder.tokens
         length = 0
-        if prompt and self._embedder.skips_prompt:
+        if prompt and self._skips_prompt:
             length = len(tokens.template.before) + len(tokens.plain([prompt])[0])
         truncate = self._truncates if request.truncate is None else request.truncate
         inputs = tokens.inputs(request.inputs, prompt, truncate, going)
@@ -121,11 +128,11 @@ class EmbeddingEngine(TextEngine[Row]):
 
     def _cut_warning(self, inputs: Sequence[Ids]) -> str:
         """Return a warning about inputs that were cut; '' if none was."""
-        assert self._embedder is not None
+        assert self._encoder is not None
         cut = [index for index, given in enumerate(inputs) if given.is_cut]
         if not cut:
             return ""
-        context = self._embedder.tokens.context
+        context = self._encoder.tokens.context
         return f"inputs were cut to this model's {context} tokens: {len(cut)} of {len(inputs)}, first input {cut[0]}"
 
     def _prompt(self, name: str | None, instead: Sequence[str]) -> str:
@@ -147,7 +154,18 @@ class EmbeddingEngine(TextEngine[Row]):
         return (await self._vectors(EmbedRequest(inputs=list(texts), truncate=True, normalize=False)))[0]
 
     def _let_go(self) -> None:
-        self._embedder = None
+        self._encoder = None
+
+
+def _finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:
+    """Return len(rows) x dimensions, little-endian, cut and (if requested) normalised."""
+    matrix = np.stack(rows).astype("<f4", copy=False)
+    if dimensions is not None and dimensions < matrix.shape[1]:
+        matrix = matrix[:, :dimensions]
+    if normalize:
+        length = np.linalg.norm(matrix, axis=1, keepdims=True)
+        matrix = matrix / np.maximum(length, 1e-12)
+    return np.ascontiguousarray(matrix, dtype="<f4")
 
 
 def _library_answer(model: Any, texts: list[str]) -> Any:

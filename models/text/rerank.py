@@ -7,11 +7,13 @@ from typing import Any
 
 from models.batching.plan import Item
 from models.messages import RerankRequest, RerankResult, Usage
+from models.text.bert import of_scorer
+from models.text.encoder import Encoder
 from models.text.engine import TextEngine
 from models.text.half import is_exact, open_settled
+from models.text.heads import ScoringHead
 from models.text.loading import context_of, leaves_padding, packs, padding_of, run_apart, vocabulary_of
 from models.text.pairs import Pairs
-from models.text.scorer import Scorer
 from models.text.tokens import Ids, Tokens, check_template, while_awaited
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
@@ -39,16 +41,17 @@ class RerankingEngine(TextEngine[float]):
     def _open(self, library: Any, recipe: Recipe, path: Path) -> Any:
         return open_settled(recipe, path, self._device, library.CrossEncoder, _long_answer, _is_like)
 
-    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Scorer, list[float]]:
+    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Encoder[float], list[float]]:
         expected = _library_answer(model, PROBE)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model), padding_of(model))
         self._pairs = Pairs(model.tokenizer, tokens)
-        scorer = Scorer(model, tokens, self._device, packs(recipe))
-        if leaves_padding(recipe, self._device) and not scorer.packed:
+        bert = of_scorer(model, self._device) if packs(recipe) else None
+        encoder = Encoder(model, tokens, self._device, ScoringHead(model), bert)
+        if leaves_padding(recipe, self._device) and not encoder.packed:
             requests = [RerankRequest(query=query, documents=[text], truncate=True) for query, text in LONG_PROBE]
             inputs = [self._pairs.inputs(request)[0][0] for request in requests]
-            scorer.leave_padding(inputs, partial(_is_same, single=is_exact(model)))
-        return scorer, expected
+            encoder.leave_padding(inputs, partial(_is_same, single=is_exact(model)))
+        return encoder, expected
 
     async def _check(self, expected: Sequence[float], *, single: bool) -> None:
         differs = partial(_differs, single=single)

@@ -65,14 +65,14 @@ async def test_embeddings_are_the_same_after_a_sleep() -> None:
     request = EmbedRequest(inputs=list(TEXTS))
     before, _ = await engine.embed(request)
     for _ in range(2):
-        assert engine._embedder is not None
-        awake = storages(engine._embedder.model)
+        assert engine._encoder is not None
+        awake = storages(engine._encoder.model)
         assert (await engine.sleep()).host_bytes == 0
-        asleep = storages(engine._embedder.model)
+        asleep = storages(engine._encoder.model)
         assert not awake.keys() & asleep.keys(), "a tensor that keeps its storage would stay on a GPU"
         await check_asleep(engine, lambda: engine.embed(request))
         await engine.wake()
-        assert not asleep.keys() & storages(engine._embedder.model).keys()
+        assert not asleep.keys() & storages(engine._encoder.model).keys()
         after, _ = await engine.embed(request)
         assert after.vectors == before.vectors
     with pytest.raises(EngineFailed, match="loaded"):
@@ -87,9 +87,9 @@ async def test_a_model_that_wakes_with_other_weights_does_not_answer() -> None:
     engine = EmbeddingEngine()
     await loaded(engine, "starter-embed", Path(get_model_path()))
     await engine.sleep()
-    assert engine._embedder is not None
+    assert engine._encoder is not None
     with torch.no_grad():
-        next(p for name, p in engine._embedder.model.named_parameters() if "layer.3" in name).add_(0.05)
+        next(p for name, p in engine._encoder.model.named_parameters() if "layer.3" in name).add_(0.05)
     with pytest.raises(EngineFailed, match="other weights"):
         await engine.wake()
     for work in (engine.ping, engine.wake, lambda: engine.embed(EmbedRequest(inputs=["x"]))):

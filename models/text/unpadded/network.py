@@ -15,7 +15,7 @@ from models.text.loading import first_position
 from models.text.unpadded import attention
 from models.text.unpadded.buckets import Bucket, CapturePolicy, buckets_of
 from models.text.unpadded.graphs import Capture, CapturedSteps, CudaCapture, expected_bytes
-from models.text.unpadded.packing import IDS, POSITIONS, TYPES, Packing, pack
+from models.text.unpadded.packing import IDS, OWNERS, POSITIONS, TYPES, Packing, pack
 from registry.recipes.definition import Recipe
 
 if TYPE_CHECKING:
@@ -71,6 +71,12 @@ class UnpaddedNetwork:
             return replayed
         moved = packing.to(self.device).without_padding()
         return self._compute(moved, max(packing.lengths)), moved
+
+    def features(self, packing: Packing) -> dict[str, Any]:
+        """Return states and where inputs begin and end, under the names of sentence-transformers' Pooling."""
+        states, moved = self.states(packing)
+        owners = moved.rows[OWNERS, None]
+        return {"token_embeddings": states[None], "cu_seq_lens_q": moved.boundaries, "seq_idx": owners}
 
     def _compute(self, packing: Packing, longest: int) -> "Tensor":
         features: dict[str, Any] = {"input_ids": packing.rows[IDS, None], "position_ids": packing.rows[POSITIONS, None]}

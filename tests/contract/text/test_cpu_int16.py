@@ -158,8 +158,8 @@ async def vectors(dtype: str, flags: dict[str, Any]) -> tuple[Any, Any, int]:
     engine = EmbeddingEngine()
     loaded = await engine.load(recipe("embed", flags).model_copy(update={"dtype": dtype}), minilm(), "cpu", Reports())
     try:
-        assert engine._embedder is not None
-        bert = engine._embedder.bert
+        assert engine._encoder is not None
+        bert = engine._encoder.bert
         request = EmbedRequest(inputs=[text(n, n) for n in (1, 3, 30, 120, 3)])
         result, _ = await engine.embed(request)
         found = np.frombuffer(result.vectors, "<f4").reshape(5, -1)

@@ -85,8 +85,8 @@ async def test_a_recipe_can_keep_the_librarys_network() -> None:
     for flags, packed in (({}, True), ({"packed": False}, False), ({"attn_implementation": "eager"}, False)):
         engine = EmbeddingEngine()
         loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
-        assert engine._embedder is not None
-        assert engine._embedder.packed is packed
+        assert engine._encoder is not None
+        assert engine._encoder.packed is packed
         assert loaded.weights_bytes == pytest.approx(90.9e6, rel=0.01)
         result, _ = await engine.embed(EmbedRequest(inputs=["steam", text(40), text(200)], truncate=True))
         vectors.append(np.frombuffer(result.vectors, "<f4"))

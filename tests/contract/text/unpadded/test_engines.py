@@ -9,7 +9,8 @@ import pytest
 from models.messages import EmbedRequest, RerankRequest
 from models.text import embeddings, loading, rerank
 from models.text.embeddings import EmbeddingEngine
-from models.text.encoder import Embedder
+from models.text.encoder import Encoder
+from models.text.heads import PoolingHead, Row
 from models.text.rerank import RerankingEngine
 from models.text.tokens import Ids, Tokens
 from models.text.unpadded import network
@@ -31,7 +32,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "packs", lambda _: False)
 
 
-def embedder(mode: Any, *, include_prompt: bool = True) -> Embedder:
+def embedder(mode: Any, *, include_prompt: bool = True) -> Encoder[Row]:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
@@ -39,7 +40,7 @@ def embedder(mode: Any, *, include_prompt: bool = True) -> Embedder:
     pooling = Pooling(384, mode, include_prompt=include_prompt)
     whole = SentenceTransformer(modules=[model[0], pooling, Normalize()], device="cpu").eval()
     tokens = Tokens(whole.tokenizer, loading.vocabulary_of(whole), 256)
-    return Embedder(whole, tokens, "cpu")
+    return Encoder(whole, tokens, "cpu", PoolingHead(whole), None)
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
@@ -70,8 +71,8 @@ async def test_vectors_equal_those_with_padding() -> None:
     for flags in ({"packed": False}, {"unpadded": True}):
         engine = EmbeddingEngine()
         await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
-        assert engine._embedder is not None
-        assert (engine._embedder.unpadded is not None) is ("unpadded" in flags)
+        assert engine._encoder is not None
+        assert (engine._encoder.unpadded is not None) is ("unpadded" in flags)
         assert engine._batcher is not None
         assert engine._batcher.limits.padded is ("unpadded" not in flags)
         result, _ = await engine.embed(EmbedRequest(inputs=TEXTS, truncate=True))
@@ -130,8 +131,8 @@ def test_padding_is_left_out_only_on_a_gpu_and_if_the_recipe_says_so(
 async def test_on_a_cpu_the_flag_changes_nothing() -> None:
     engine = EmbeddingEngine()
     await engine.load(recipe("embed", {"unpadded": True, "packed": False}), minilm(), "cpu", Reports())
-    assert engine._embedder is not None
-    assert not engine._embedder.packed
+    assert engine._encoder is not None
+    assert not engine._encoder.packed
     await engine.close()
 
 
@@ -141,8 +142,8 @@ async def test_graphs_are_dropped_before_weights_move(monkeypatch: pytest.Monkey
     engine = EmbeddingEngine()
     flags = {"unpadded": True, "cuda_graphs": True}
     loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
-    assert engine._embedder is not None
-    unpadded = engine._embedder.unpadded
+    assert engine._encoder is not None
+    unpadded = engine._encoder.unpadded
     assert unpadded is not None
     assert unpadded.captured is not None
     assert loaded.resident_bytes > MOST_BYTES, "memory for graphs counts from the start"

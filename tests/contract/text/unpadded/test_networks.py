@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import encoders
-from models.text.scorer import head_of
+from models.text.heads import classifier_of
 from models.text.tokens import Ids
 from models.text.unpadded import attention
 from models.text.unpadded.network import UnpaddedNetwork, without_padding
@@ -52,21 +52,21 @@ def test_states_equal_the_librarys(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "modernbert"])
 def test_scores_equal_the_librarys(name: str) -> None:
     model = network_of("AutoModelForSequenceClassification", CONFIGS[name](num_labels=1))
-    types, head = name == "bert", head_of(model)
+    types, classifier = name == "bert", classifier_of(model)
     given = inputs(2, types=types)
-    assert head is not None
+    assert classifier is not None
     with torch.inference_mode():
         expected = torch.cat([alone(model, one).logits[0] for one in given])
         unpadded = without_padding(model, "cpu", types, lambda _: True)
         assert unpadded is not None
         states, moved = unpadded.states(unpadded.pack(given))
-        torch.testing.assert_close(head(states[moved.boundaries[:-1]])[:, 0], expected, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(classifier(states[moved.boundaries[:-1]])[:, 0], expected, atol=2e-5, rtol=1e-4)
 
 
 def test_a_head_that_reads_more_than_first_states_is_refused() -> None:
     mean = CONFIGS["modernbert"](num_labels=1, classifier_pooling="mean")
-    assert head_of(network_of("AutoModelForSequenceClassification", mean)) is None
-    assert head_of(network_of("AutoModelForSequenceClassification", CONFIGS["qwen3"](num_labels=1))) is None
+    assert classifier_of(network_of("AutoModelForSequenceClassification", mean)) is None
+    assert classifier_of(network_of("AutoModelForSequenceClassification", CONFIGS["qwen3"](num_labels=1))) is None
 
 
 def t5() -> Any:
