@@ -80,11 +80,11 @@ class FileTable:
         with self._database.write() as connection:
             return connection.execute(query.values(deleted=now)).rowcount > 0
 
-    def unused(self, now: float, limit: int = 100) -> Sequence[FileRecord]:
-        """Return files that are deleted or expired and that no unfinished batch reads."""
+    def unused(self, now: float) -> Sequence[FileRecord]:
+        """Return at most 100 files that are deleted or expired and that no unfinished batch reads."""
         states = [state.value for state in UNFINISHED]
         reads = sa.exists().where(BATCHES.c.input_file == FILES.c.id, BATCHES.c.state.in_(states))
-        query = sa.select(FILES).where(FILES.c.deleted.is_not(None) | (FILES.c.expires <= now), ~reads).limit(limit)
+        query = sa.select(FILES).where(FILES.c.deleted.is_not(None) | (FILES.c.expires <= now), ~reads).limit(100)
         return find_all(self._database, query, _file)
 
     def remove(self, id_: str) -> None:

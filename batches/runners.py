@@ -64,13 +64,13 @@ class RunnerTable:
         with self._database.write() as connection:
             return connection.execute(query.values(seen=self._now)).rowcount > 0
 
-    def take_validations(self, seconds: float = SILENT_SECONDS) -> Sequence[str]:
+    def take_validations(self) -> Sequence[str]:
         """Take over batches to validate, from this server and from servers without an open epoch. Returns their ids.
 
-        seconds: how long a server may have a batch before it has an epoch.
+        A server may have a batch for SILENT_SECONDS before it has an epoch.
         """
         works = sa.exists().where(RUNNERS.c.server == BATCHES.c.validator, RUNNERS.c.closed.is_(None))
-        left = sa.and_(~works, BATCHES.c.created < self._now - seconds)
+        left = sa.and_(~works, BATCHES.c.created < self._now - SILENT_SECONDS)
         query = sa.update(BATCHES).where(
             BATCHES.c.state == BatchState.VALIDATING.value, (BATCHES.c.validator == self.server) | left
         )

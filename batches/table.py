@@ -189,14 +189,14 @@ class BatchTable:
         with self._database.write() as connection:
             return [_batch(row) for row in connection.execute(query.values(judged=True).returning(BATCHES))]
 
-    def with_old_results(self, now: float, seconds: int, limit: int = 100) -> Sequence[str]:
-        """Return the ids of batches whose lines are past their storage time.
+    def with_old_results(self, now: float, seconds: int) -> Sequence[str]:
+        """Return the ids of at most 100 batches whose lines are past their storage time.
 
         seconds: storage time after the end of a batch, unless its creation set another.
         """
         stored = sa.exists().where(LINES.c.batch == BATCHES.c.id)
         expires = BATCHES.c.ended + sa.func.coalesce(BATCHES.c.output_seconds, seconds)
-        query = sa.select(BATCHES.c.id).where(expires < now, stored).limit(limit)
+        query = sa.select(BATCHES.c.id).where(expires < now, stored).limit(100)
         with self._database.read() as connection:
             return list(connection.execute(query).scalars())
 

@@ -128,7 +128,7 @@ class FleetKey:
         self, name: str, key: bytes, clock: Callable[[], float] = time.time, *, is_local: bool = False
     ) -> None:
         self.name, self.is_local, self._key, self._clock = name, is_local, key, clock
-        self._complaints = Complaints("a request to the fleet's port was refused", time.monotonic)
+        self._complaints = Complaints("a request to the fleet's port was refused")
         self._since = self._now = clock()
         self._taken: dict[str, float] = {}
         """Used nonces, oldest first, each with the time at which it may be forgotten."""

@@ -17,7 +17,6 @@ import logging
 import resource
 import ssl
 import time
-from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -40,14 +39,14 @@ class FleetTls:
     Raises NotFound if there is no certificate, Conflict if the files do not match.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.certificate: ServerCertificate = read(folder)
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.server.verify_mode = ssl.CERT_REQUIRED
         self.server.num_tickets = 0  # servers do not resume sessions, and two tickets take 6 KiB per connection
-        self.server.sslobject_class = _logged(Complaints("a connection to the fleet's port was refused", clock))
+        self.server.sslobject_class = _logged(Complaints("a connection to the fleet's port was refused"))
         self.refusals: dict[str, str] = {}
         """Why this server refused others' certificates, by the name that it connected to."""
         self.client.sslobject_class = _remembered(self.refusals)
@@ -105,11 +104,11 @@ class FleetTls:
 class Complaints:
     """Logs one message with different causes, at most once in QUIET_SECONDS."""
 
-    def __init__(self, message: str, clock: Callable[[], float]) -> None:
-        self._message, self._clock, self._next, self._left_out = message, clock, 0.0, 0
+    def __init__(self, message: str) -> None:
+        self._message, self._next, self._left_out = message, 0.0, 0
 
     def add(self, cause: str) -> None:
-        if (now := self._clock()) < self._next:
+        if (now := time.monotonic()) < self._next:
             self._left_out += 1
             return
         log.warning(self._message, extra={"cause": cause, "more_since_the_last": self._left_out})

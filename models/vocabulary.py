@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from registry.errors import BadRequest
 
 
-def check_known(ids: Sequence[int], known: int, word: str = "") -> None:
+def check_known(ids: Sequence[int], known: int, word: str) -> None:
     """Raise BadRequest if an id is not below `known`. word: the largest token as text."""
     if ids and (largest := max(ids)) >= known:
         named = f"'{word}' ({largest})" if word else f"{largest}"

@@ -30,9 +30,7 @@ Observe = Callable[[str, float], None]
 class Forecaster:
     """clock: returns seconds since the epoch."""
 
-    def __init__(
-        self, store: BatchStore, rooms: Rooms, clock: Callable[[], float], observe: Observe = lambda _, __: None
-    ) -> None:
+    def __init__(self, store: BatchStore, rooms: Rooms, clock: Callable[[], float], observe: Observe) -> None:
         self._store, self._rooms, self._clock, self._observe = store, rooms, clock, observe
         self.lines = LineWork()
         self._meters = LRUCache[str, RateMeter](MODELS)

@@ -1,6 +1,6 @@
 """Chooses the lines that run next, and how many. Pure: no clock, no I/O.
 
-1. A model takes at most as many lines as its `Room` allows, running and waiting ones together.
+1. A model takes at most as many lines as its `NamedRoom` allows, running and waiting ones together.
 2. Batches with a higher `Level` go first. The level rises as the spare time in a batch's window shrinks.
 3. Late batches are ordered by the ends of their windows. At other levels, the team goes first that has had the least
    work of the model relative to its weight (`TeamShares`).

@@ -85,7 +85,7 @@ class ModuleSleeper:
         captured: cleared before the weights move.
     """
 
-    def __init__(self, module: Any, device: str, known: KnownAnswer, captured: Captured | None = None) -> None:
+    def __init__(self, module: Any, device: str, known: KnownAnswer, captured: Captured | None) -> None:
         self._parked, self._device, self._known = ParkedWeights(module, device), device, known
         self._captured = captured
         self._base = psutil.Process().memory_info().rss

@@ -1,6 +1,5 @@
 """Tables of adapters and routers in the state, based on `VersionTable`."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
     | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                     |
     """
 
-    def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, access: TableAccess, clock: Callable[[], float]) -> None:
         super().__init__(access, ADAPTERS, clock)
 
     def _key(self, row: Sequence[Any]) -> AdapterKey:
@@ -187,7 +186,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
 class RouterTable(VersionTable[RouterKey, RouterRecord]):
     """The `VersionTable` of routers. `routing.routers.content` stores their content in files."""
 
-    def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, access: TableAccess, clock: Callable[[], float]) -> None:
         super().__init__(access, ROUTERS, clock)
 
     def _key(self, row: Sequence[Any]) -> RouterKey:

@@ -1,7 +1,6 @@
 """Models in the state: pins, aliases created at run time, and measured costs."""
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -25,11 +24,9 @@ class ModelTable:
     All calls but `pins` and `aliases` block on the database; run them in a thread.
     """
 
-    def __init__(
-        self, own: TableAccess, clock: Callable[[], float] = time.time, shared: TableAccess | None = None
-    ) -> None:
-        """own: tables of pins and measurements. shared: table of aliases, if servers share them."""
-        self._own, self._shared, self._clock = own, shared or own, clock
+    def __init__(self, own: TableAccess, clock: Callable[[], float], shared: TableAccess) -> None:
+        """own: tables of pins and measurements. shared: table of aliases, which other servers may share."""
+        self._own, self._shared, self._clock = own, shared, clock
         self._pins: dict[str, bool] | None = None
         self._aliases: dict[str, str] | None = None
 

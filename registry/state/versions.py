@@ -1,6 +1,5 @@
 """Versioned names with aliases and rollback, for adapters and routers."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +47,7 @@ class VersionTable(ABC, Generic[K, R]):
     | prune        | NotFound     | deletes old versions that are not current, aliased or in use     |
     """
 
-    def __init__(self, access: TableAccess, tables: VersionTables, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, access: TableAccess, tables: VersionTables, clock: Callable[[], float]) -> None:
         self._access, self._tables, self._clock = access, tables, clock
         self._queries = _Queries(tables)
         self._cache: tuple[tuple[R, ...], frozenset[K]] | None = None

@@ -5,7 +5,6 @@ import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from registry.errors import BadRequest, ProviderFailed
 from registry.recipes.definition import Task
 from registry.recipes.provider import ProviderModel, Surface
 from routing.providers import faults, usage_bounds
-from routing.providers.connection import FOREVER, Body, ClientDeadlines, Reply, without_key
+from routing.providers.connection import Body, ClientDeadlines, Reply, without_key
 from routing.providers.pass_through import AnswerProgress, BadAnswer, ErrorEvent, PassThrough, is_other_model
 from routing.providers.plan import PlannedCall, plan
 from routing.providers.tasks import PROVIDER_TASKS, TaskAnswer
@@ -44,7 +43,6 @@ INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
 """Inline images and audio in a prompt."""
 INLINE_TOKENS = 1000
 """Tokens per inline image or audio, roughly as vendors count them."""
-NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 Events = AsyncGenerator[Event, None]
 
 
@@ -63,8 +61,8 @@ class ProviderCall:
         model: ProviderModel,
         public_name: str,
         request_id: str,
-        until: ClientDeadlines = FOREVER,
-        passed: Mapping[str, str] = NOTHING_MORE,
+        until: ClientDeadlines,
+        passed: Mapping[str, str],
     ) -> None:
         self._upstream, self._model, self._public_name, self._request_id = upstream, model, public_name, request_id
         self._until, self._passed = until, passed

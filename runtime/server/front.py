@@ -45,7 +45,7 @@ def build_front(settings: Settings, documents: Documents) -> FastAPI:
     return app
 
 
-def run_front(settings: Settings, documents: Documents, background: Callable[[], object] | None = None) -> int:
+def run_front(settings: Settings, documents: Documents, background: Callable[[], object] | None) -> int:
     """Serve until SIGINT or SIGTERM. Returns exit code 0 if drained, 1 if it could not start.
 
     `background` runs in a thread in the meantime.

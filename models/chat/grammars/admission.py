@@ -57,10 +57,10 @@ class GrammarAdmission:
         self,
         checker: GrammarChecker,
         locate: Locate,
-        arrival: asyncio.Future[None] | None = None,
-        team: str = "",
+        arrival: asyncio.Future[None] | None,
+        team: str,
         *,
-        only_counts: bool = False,
+        only_counts: bool,
     ) -> None:
         """arrival: ends when the call's adapter is in its place; None if it already is. team: of the call.
 

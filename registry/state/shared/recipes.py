@@ -10,7 +10,6 @@ The digest is of the parsed recipe, so comments in its text do not count.
 """
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self
 
@@ -40,7 +39,7 @@ class SharedRecipe(NamedTuple):
 class RecipeTable:
     """Recipes in memory. Changes block on the database; run them in a thread."""
 
-    def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, access: TableAccess, clock: Callable[[], float]) -> None:
         self._access, self._clock = access, clock
         self._all = tuple[SharedRecipe, ...]()
 

@@ -42,7 +42,7 @@ DEFAULTS: Mapping[str, Any] = {
 class _Item:
     """The current output item: text of one kind, or a tool call."""
 
-    def __init__(self, kind: str, index: int, call: ChatToolCall | None = None) -> None:
+    def __init__(self, kind: str, index: int, call: ChatToolCall | None) -> None:
         self.kind, self.index, self.text = kind, index, ""
         self.id = f"item_{secrets.token_hex(12)}"
         self.call = call

@@ -6,7 +6,6 @@ what it may go to.
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -147,9 +146,9 @@ def card(router: Router, view: RouterView, facts: Mapping[str, TargetFacts]) -> 
 class Conversations:
     """Targets to which conversations stick for the prefix cache, evicted by least recent use."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._targets: TLRUCache[bytes, tuple[str, float]] = TLRUCache(
-            MAX_CONVERSATIONS, ttu=lambda _key, entry, now: now + entry[1], timer=clock
+            MAX_CONVERSATIONS, ttu=lambda _key, entry, now: now + entry[1]
         )
 
     def target_of(self, key: bytes | None) -> str | None:

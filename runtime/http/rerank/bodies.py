@@ -159,7 +159,7 @@ class NimBody(msgspec.Struct, kw_only=True):
     ] = None
 
 
-def document_text(value: str | dict[str, Any], where: str, fields: Sequence[str] | None = None) -> str:
+def document_text(value: str | dict[str, Any], where: str, fields: Sequence[str] | None) -> str:
     """The text of a document: a string, an object's `text`, or the fields named by `rank_fields`.
 
     A single field gives its value. Several give a line `name: value` each, in the order of `fields`. Raises BadRequest
