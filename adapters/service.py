@@ -180,9 +180,7 @@ class AdapterService:
     # --- lookup --------------------------------------------------------------------------------------------------
     def stored(self, version: Version) -> StoredAdapter:
         """Return the stored content of a version in the state or a catalog. Touches no file."""
-        return StoredAdapter(
-            version.digest, self.store.path(version.digest), version.rank, version.bytes, version.key.base
-        )
+        return StoredAdapter(version.digest, self.store.path(version.digest), version.rank, version.bytes)
 
     async def ready(self, digest: str) -> None:
         """Check (by stat) that the stored files are unchanged. Call it before staging.

@@ -31,8 +31,6 @@ class StoredAdapter:
     rank: int
     bytes: int
     """Size of the tensor file."""
-    base: str
-    """The base model's id."""
 
 
 @dataclass(frozen=True, slots=True)

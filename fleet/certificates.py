@@ -40,8 +40,6 @@ class ServerCertificate:
     """Facts about a server's certificate."""
 
     name: str
-    authority: str
-    """Name of the authority that issued it."""
     begins: datetime.datetime
     ends: datetime.datetime
 
@@ -138,7 +136,6 @@ def _facts(certificate: x509.Certificate) -> ServerCertificate:
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return ServerCertificate(
         names.get_values_for_type(x509.DNSName)[0],
-        certificate.issuer.rfc4514_string(),
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
     )

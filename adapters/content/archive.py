@@ -76,7 +76,7 @@ def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
             start = file.read(512)
             file.seek(0)
             meter = _Meter(bounds, os.fstat(file.fileno()).st_size)
-            extractor = _Extractor(out, bounds, faults)
+            extractor = _Extractor(out, bounds)
             if start[:4] == b"PK\x03\x04":
                 _unzip(file, meter, extractor)
             elif start[:2] == b"\x1f\x8b":
@@ -104,8 +104,8 @@ def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
 class _Extractor:
     """Checks members one by one and writes the adapter's files."""
 
-    def __init__(self, out: Path, bounds: Bounds, faults: Faults) -> None:
-        self.out, self.bounds, self.faults = out, bounds, faults
+    def __init__(self, out: Path, bounds: Bounds) -> None:
+        self.out, self.bounds = out, bounds
         self._count = 0
         self._folder: str | None = None
         self.names: set[str] = set()

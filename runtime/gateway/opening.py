@@ -251,7 +251,6 @@ class _Rooms:
                 names,
                 residency,
                 self.state,
-                self.adapters,
                 self.files,
                 self.device,
                 trusted,

@@ -16,7 +16,6 @@ from registry.recipes.definition import Recipe, Task
 from registry.recipes.fields import HubSource, origin
 from registry.state.database import State
 from runtime.config.device import Device
-from runtime.gateway.adapters import Adapters
 from runtime.gateway.files import FilesInUse, ModelFiles, check_version
 from runtime.gateway.launch.model_set import ModelSet, wait_for_all
 from runtime.gateway.launch.views import ModelEditedView, ModelRemovedView
@@ -35,7 +34,6 @@ class Editor:
         names: Names,
         residency: ResidencyManager,
         state: State,
-        adapters: Adapters,
         files: ModelFiles,
         device: Device,
         trusted: bool,
@@ -43,7 +41,7 @@ class Editor:
     ) -> None:
         self._trusted, self._most_versions = trusted, most_versions
         self._model_set, self._names, self._residency = model_set, names, residency
-        self._state, self._adapters, self._files, self._device = state, adapters, files, device
+        self._state, self._files, self._device = state, files, device
 
     def _recipe(self, name: str) -> Recipe:
         """The recipe for an id, an alias or `id@version`. Raises NotFound."""

@@ -136,10 +136,11 @@ class PeerClient:
     def __init__(self, identity: FleetTls | FleetKey) -> None:
         self._key = identity if isinstance(identity, FleetKey) else None
         self._refusals = {} if isinstance(identity, FleetKey) else identity.refusals
+        tls = identity.client
         connector = BoundedConnector(
             limit=0,  # one per client request at most, and those are bounded on arrival
             keepalive_timeout=IDLE_SECONDS,
-            ssl=True if isinstance(identity, FleetKey) else identity.client,
+            ssl=True if tls is None else tls,
             socket_factory=lambda address: _socket(address[0], address[2]),
         )
         self._session = aiohttp.ClientSession(
@@ -152,7 +153,6 @@ class PeerClient:
             headers={"accept-encoding": "identity"},
             skip_auto_headers=("user-agent", "accept"),
         )
-        tls = None if isinstance(identity, FleetKey) else identity.client
         self._wire = WirePool(tls, _socket, IDLE_SECONDS)
         self._addresses = lru_cache(MOST_ADDRESSES)(self._read_address)
         self._beginning: dict[str, set[asyncio.Timeout]] = {}

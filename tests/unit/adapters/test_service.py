@@ -30,7 +30,7 @@ async def test_register_resolve_and_find_the_files(rig: Rig, folder: Path) -> No
     assert (registered.version.tag, registered.version.probe) == ("v1", Probe("hi", "HI"))
     stored = rig.service.stored(registered.version)
     assert (stored.path / "adapter_model.safetensors").stat().st_size == stored.bytes
-    assert (stored.rank, stored.base) == (8, "small")
+    assert stored.rank == 8
     await rig.service.ready(stored.digest)
     rig.service.store.verify(stored.digest)
 

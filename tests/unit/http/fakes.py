@@ -286,7 +286,6 @@ class FakeGateway:
                 self.names,
                 residency,
                 self.state,
-                adapters,
                 files,
                 device,
                 False,

@@ -176,7 +176,7 @@ async def test_a_user_of_an_adapter_does_not_see_its_probe(
     new = NewVersion(digest(1), 8, 100, "test", probe)
     gateway.state.adapters.register(AdapterKey("small", "mixed", "legal"), new, shared=True)
     gateway.names.refresh()
-    stored = StoredAdapter(digest(1), Path("/x"), 8, 100, "small")
+    stored = StoredAdapter(digest(1), Path("/x"), 8, 100)
     monkeypatch.setattr(gateway.gateway._backends["local"], "_stored", lambda _: stored)
     probes = gateway.queues["small"].effects.probes
     probes._refused[digest(1), probe] = ProbeResult(probe, False, "Bob", 0.0, 0.0)

@@ -32,7 +32,7 @@ class Service:
         return self.adapters.get(key)
 
     def stored(self, version: Version) -> StoredAdapter:
-        return StoredAdapter(version.digest, self.folder, 8, 100, version.key.base)
+        return StoredAdapter(version.digest, self.folder, 8, 100)
 
     async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
         return self.adapters.pin(key, pinned)
