@@ -161,7 +161,7 @@ class Gateway:
         target: Target | None = None
         with suppress(NotFound):
             own = (backend for backend in self._backends.values() if backend.relay is None)
-            target = next((found for one in own if (found := one.resolve(reference, request.context.caller))), None)
+            target = next((match for one in own if (match := one.resolve(reference, request.context.caller))), None)
         digest = "" if target is None or target.version is None else target.version.digest
         is_stored = not digest or self.services.adapters.is_stored(digest)
         if target is None or not is_stored or (target.revision, digest) != (hop.revision, hop.digest):

@@ -156,6 +156,6 @@ def _client_error(request: Request, error: Exception, allowed: str) -> Roundhous
 def _allow_header(app: FastAPI, request: Request) -> dict[str, str]:
     """The Allow header with the methods of all routes of a path. HEAD is treated as GET."""
     fitting = (route for route in app.router.routes if route.matches(request.scope)[0] is not Match.NONE)
-    found = {method for route in fitting for method in getattr(route, "methods", None) or ()}
-    more = {"OPTIONS", "HEAD"} if "GET" in found else {"OPTIONS"}
-    return {"Allow": ", ".join(sorted(found | more))} if found else {}
+    methods = {method for route in fitting for method in getattr(route, "methods", None) or ()}
+    more = {"OPTIONS", "HEAD"} if "GET" in methods else {"OPTIONS"}
+    return {"Allow": ", ".join(sorted(methods | more))} if methods else {}

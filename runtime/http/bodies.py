@@ -200,10 +200,10 @@ def validation_error(error: msgspec.ValidationError, kind: type[msgspec.Struct])
 
 def _words(kind: type[msgspec.Struct], param: str) -> list[str]:
     """The allowed values of a field such as `messages[0].role`. Empty if it allows others too."""
-    found = [inspect.type_info(kind)]
+    types = [inspect.type_info(kind)]
     for step in _STEP.findall(param):
-        found = [inner for one in _alternatives(found) for inner in _inside(one, step)]
-    kinds = _alternatives(found)
+        types = [inner for one in _alternatives(types) for inner in _inside(one, step)]
+    kinds = _alternatives(types)
     words = [word for one in kinds if isinstance(one, inspect.LiteralType) for word in one.values]
     flags = [False, True] if any(isinstance(one, inspect.BoolType) for one in kinds) else []
     return [word if isinstance(word, str) else msgspec.json.encode(word).decode() for word in (*words, *flags)]
@@ -211,16 +211,16 @@ def _words(kind: type[msgspec.Struct], param: str) -> list[str]:
 
 def _alternatives(types: Sequence[inspect.Type]) -> list[inspect.Type]:
     """Unwrap unions and metadata."""
-    found: list[inspect.Type] = []
+    result: list[inspect.Type] = []
     for one in types:
         match one:
             case inspect.UnionType():
-                found += _alternatives(one.types)
+                result += _alternatives(one.types)
             case inspect.Metadata():
-                found += _alternatives([one.type])
+                result += _alternatives([one.type])
             case _:
-                found.append(one)
-    return found
+                result.append(one)
+    return result
 
 
 def _inside(one: inspect.Type, step: str) -> list[inspect.Type]:

@@ -122,10 +122,10 @@ def headers(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[s
         return {"WWW-Authenticate": "Bearer"}
     if error.retry_after is None or (dialect in _OF_COHERES_SDKS and not error.should_retry):
         return _retry_headers(error)
-    found = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    headers = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     if isinstance(error, LimitExceeded):
-        found["retry-after-ms"] = str(math.ceil(error.retry_after * 1e3))
-    return found | _retry_headers(error)
+        headers["retry-after-ms"] = str(math.ceil(error.retry_after * 1e3))
+    return headers | _retry_headers(error)
 
 
 def _retry_headers(error: RoundhouseError) -> dict[str, str]:
@@ -215,7 +215,7 @@ def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
     OpenAI writes times like Go (`6m0s`), Anthropic as RFC 3339. Of several limits of a kind, the one with the least
     remaining counts.
     """
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for kind, (limit, remaining, seconds) in levels.items():
         name = _NAMES.get(kind)
         if name is None:
@@ -223,15 +223,15 @@ def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
         unit = _UNITS.get(kind, 1)
         if dialect is Dialect.ANTHROPIC and name in _ANTHROPICS:
             start = f"anthropic-ratelimit-{name}-"
-            found |= {f"{start}limit": f"{limit // unit}", f"{start}remaining": f"{remaining // unit}"}
-            found[f"{start}reset"] = format_time(time.time() + seconds)
+            headers |= {f"{start}limit": f"{limit // unit}", f"{start}remaining": f"{remaining // unit}"}
+            headers[f"{start}reset"] = format_time(time.time() + seconds)
         else:
-            found |= {
+            headers |= {
                 f"x-ratelimit-limit-{name}": f"{limit // unit}",
                 f"x-ratelimit-remaining-{name}": f"{remaining // unit}",
                 f"x-ratelimit-reset-{name}": format_duration(seconds),
             }
-    return found
+    return headers
 
 
 def format_duration(seconds: float) -> str:

@@ -89,11 +89,11 @@ _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def context_of_headers(id_: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestContext:
     """Read a request's headers. Raises BadRequest for an unknown class or an invalid time."""
-    found = {name: value.decode("latin-1").strip() for name, value in headers}
+    values = {name: value.decode("latin-1").strip() for name, value in headers}
     arrived = time.monotonic()
-    timeout, reading = found.get(b"x-request-timeout"), found.get(b"x-stainless-read-timeout")
+    timeout, reading = values.get(b"x-request-timeout"), values.get(b"x-stainless-read-timeout")
     hints = RequestHints()
-    if (tier := found.get(b"x-tier")) is not None:
+    if (tier := values.get(b"x-tier")) is not None:
         hints = RequestHints(service_class=_class(tier.lower(), "X-Tier"))
     context = RequestContext(
         id_,

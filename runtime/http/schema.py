@@ -45,21 +45,21 @@ def one_of(*values: str) -> Json:
 def record(properties: Mapping[str, Json], required: Sequence[str] | None = None, *, open_: bool = True) -> Json:
     """An object. `required`: None means all. `open_`: whether other fields are allowed."""
     names = list(properties) if required is None else list(required)
-    found: Json = {"type": "object", "properties": dict(properties), "additionalProperties": open_}
-    return {**found, "required": names} if names else found
+    schema: Json = {"type": "object", "properties": dict(properties), "additionalProperties": open_}
+    return {**schema, "required": names} if names else schema
 
 
 def structs(*kinds: Any) -> dict[str, Json]:
     """Schemas of msgspec structs and of all types in them. Names of views lose their suffix."""
-    _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    text = msgspec.json.encode(found).replace(b'View"', b'"')
+    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    text = msgspec.json.encode(schemas).replace(b'View"', b'"')
     return cast(dict[str, Json], msgspec.json.decode(text))
 
 
 def models(*kinds: type[BaseModel]) -> dict[str, Json]:
     """Schemas of pydantic models and of all types in them."""
-    _, found = models_json_schema([(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}")
-    return cast(dict[str, Json], found["$defs"])
+    _, whole = models_json_schema([(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}")
+    return cast(dict[str, Json], whole["$defs"])
 
 
 TEXT: Json = {"text/plain": STRING}

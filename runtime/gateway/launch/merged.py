@@ -72,8 +72,8 @@ class MergedModels:
     async def delete(self, name: str, caller: Caller) -> MergedModelDeletedView:
         """Delete a merged model. Raises NotFound, Conflict (merged_in_use) while a model is served from it."""
         async with self._model_set.writing:  # no model is added from it meanwhile
-            found = await asyncio.to_thread(self._read, self._sources(), caller)
-            merged = next((one for one in found if one.name == name), None)
+            models = await asyncio.to_thread(self._read, self._sources(), caller)
+            merged = next((one for one in models if one.name == name), None)
             if merged is None:
                 raise NotFound(
                     f"There is no merged model {quoted(name)}; GET /v1/merged lists them.", code="merged_not_found"

@@ -58,10 +58,10 @@ class OnDemand:
         """
         if model_ref.task is not Task.CHAT or model_ref.written_by not in (None, caller.team):
             return None
-        found = _find(model_ref, self._names.visible_to(caller))
-        if found is None or not found[0].memory.adapters.on_demand:
+        match = _find(model_ref, self._names.visible_to(caller))
+        if match is None or not match[0].memory.adapters.on_demand:
             return None
-        recipe, text = found
+        recipe, text = match
         source, name, param = source_of(text), name_of(text), "adapter_id" if model_ref.adapter else "model"
         if source is None:
             return None
@@ -80,11 +80,11 @@ class OnDemand:
         if model_ref.task is not Task.CHAT:
             return ""
         catalog, name = self._names.visible_to(caller), model_ref.name
-        found = _find(model_ref, catalog)
-        if found is not None:
-            if found[0].memory.adapters.on_demand:
+        match = _find(model_ref, catalog)
+        if match is not None:
+            if match[0].memory.adapters.on_demand:
                 return ""
-            where = f"memory.adapters.on_demand in the recipe of '{found[0].id}'"
+            where = f"memory.adapters.on_demand in the recipe of '{match[0].id}'"
             return f" Register it first (POST /v1/adapters), or let requests do so: {where}."
         if model_ref.adapter is not None or not isinstance(name, str) or not source_of(name[:LONGEST]):
             return ""
@@ -161,15 +161,15 @@ def _find(model_ref: ModelRef, catalog: Catalog) -> tuple[Recipe, str] | None:
     else:
         ids = [recipe.id for recipe in catalog.recipes.values() if recipe.task is Task.CHAT and not recipe.is_former]
         bases = [(ids[0], text)] if model_ref.optional and len(ids) == 1 else []
-    found = [
+    matches = [
         (recipe, rest)
         for base, rest in bases
         if (recipe := catalog.recipes.get(catalog.aliases.get(base, base))) is not None
         and "/" in rest
         and len(rest) <= LONGEST
     ]
-    sources = [one for one in found if source_of(one[1]) is not None]  # not the '7b:org/name' of a model 'gpt'
-    return next(iter((*sources, *found)), None)
+    sources = [one for one in matches if source_of(one[1]) is not None]  # not the '7b:org/name' of a model 'gpt'
+    return next(iter((*sources, *matches)), None)
 
 
 def source_of(text: str) -> HubSource | UrlSource | None:

@@ -111,7 +111,7 @@ class PeerNames:
         entry = self._nodes.get(node)
         if entry is None or (digest is not None and digest not in entry.digests):
             return False
-        return (found := entry.models.get(model)) is not None and found.revision == revision
+        return (reported := entry.models.get(model)) is not None and reported.revision == revision
 
     def nodes_with(self, model: str, revision: str, digest: str | None) -> list[str]:
         """The nodes that have exactly these weights, by name."""

@@ -179,12 +179,12 @@ class Reporter:
 
     def models(self) -> dict[str, PeerModel]:
         """This node's models in the form that other nodes get."""
-        found = {}
+        models = {}
         for view in self._models.views():
             entry = self._residency.get(view.id)
             if not entry.recipe.is_former:
-                found[view.id] = PeerModel(entry.recipe, view.revision, abilities_of(entry.recipe, entry.path), view)
-        return found
+                models[view.id] = PeerModel(entry.recipe, view.revision, abilities_of(entry.recipe, entry.path), view)
+        return models
 
     def report(self) -> NodeReport:
         self._seq += 1
@@ -217,13 +217,13 @@ class Reporter:
 
     def _adapters(self) -> list[tuple[str, str]]:
         """Digest and tier of each adapter's current version."""
-        found: dict[str, str] = {}
+        tiers: dict[str, str] = {}
         for adapter in self._names.everything.adapters():
             entry = self._residency.entries.get(adapter.key.base)
-            if entry is not None and len(found) < MAX_ADAPTERS:
+            if entry is not None and len(tiers) < MAX_ADAPTERS:
                 digest = adapter.current.digest
-                found[digest] = entry.queue.adapter_status(digest).tier
-        return list(found.items())
+                tiers[digest] = entry.queue.adapter_status(digest).tier
+        return list(tiers.items())
 
     def _named(self) -> tuple[object, ...]:
         """Objects that are replaced when names change, so they are cheap to compare."""

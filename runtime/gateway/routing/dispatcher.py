@@ -315,10 +315,10 @@ class RouterDispatcher:
 
     async def vector(self, router: Router, text: str, request: Request) -> "Vector | None":
         """Embed the text at the request's cost, if its limits allow. Never raises and never causes a load."""
-        found = self.embedding_call(router, text)
-        if found is None:
+        embedding = self.embedding_call(router, text)
+        if embedding is None:
             return None
-        target, call = found
+        target, call = embedding
         is_admitted = request.attempt.admission is not None
         if not is_admitted and not self._limits.has_room(request.context.caller, target, call):
             return None

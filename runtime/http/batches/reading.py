@@ -32,10 +32,10 @@ async def _stored(service: BatchService, file: FileRecord, start: int, end: int)
 
 def byte_range(header: str, size: int) -> tuple[int, int] | None:
     """Start and end of a `Range` header with one part. None means all bytes, also for an unsatisfiable header."""
-    found = _RANGE.fullmatch(header)
-    if found is None or found.group() == "bytes=-":
+    match = _RANGE.fullmatch(header)
+    if match is None or match.group() == "bytes=-":
         return None
-    first, last = found.groups()
+    first, last = match.groups()
     start = int(first) if first else max(0, size - int(last))
     end = min(size, int(last) + 1) if first and last else size
     return (start, end) if start < end else None

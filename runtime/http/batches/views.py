@@ -111,18 +111,18 @@ def batch_view(batch: BatchRecord) -> dict[str, Any]:
 
 def details(batch: BatchRecord) -> dict[str, Any]:
     """Fields that OpenAI's object does not have."""
-    found: dict[str, Any] = {"priority": ("low", "normal", "high")[batch.priority]}
+    fields: dict[str, Any] = {"priority": ("low", "normal", "high")[batch.priority]}
     if not batch.state.is_final:
-        found |= {"forecast": _forecast(batch), "late": batch.is_late}
+        fields |= {"forecast": _forecast(batch), "late": batch.is_late}
     if batch.callback:
-        found["callback_url"] = batch.callback
+        fields["callback_url"] = batch.callback
     if batch.waits:
-        found |= {"waits": batch.waits, "waits_until": _whole(batch.waits_until)}
+        fields |= {"waits": batch.waits, "waits_until": _whole(batch.waits_until)}
     if batch.names:
-        found["models"] = dict(batch.names)
+        fields["models"] = dict(batch.names)
     if batch.fault_count > len(batch.faults):
-        found["more_errors"] = batch.fault_count - len(batch.faults)
-    return found
+        fields["more_errors"] = batch.fault_count - len(batch.faults)
+    return fields
 
 
 def _errors(batch: BatchRecord) -> Mapping[str, Any] | None:
@@ -148,10 +148,10 @@ def _usage(batch: BatchRecord) -> Mapping[str, Any]:
 
 def _forecast(batch: BatchRecord) -> Mapping[str, int] | None:
     """The forecast. None until its models have been measured."""
-    found = batch.forecast
-    if found is None:
+    forecast = batch.forecast
+    if forecast is None:
         return None
-    return {name: int(getattr(found, name)) for name in ("early", "likely", "late", "made")}
+    return {name: int(getattr(forecast, name)) for name in ("early", "likely", "late", "made")}
 
 
 def _whole(seconds: float | None) -> int | None:

@@ -53,15 +53,15 @@ class EngineAnswer(msgspec.Struct):
 def read(data: bytes, status: int = 500) -> EngineAnswer:
     """Decode an answer. Raises the error in it; `status` is used if that has none."""
     try:
-        found = msgspec.json.decode(data, type=EngineAnswer)
+        answer = msgspec.json.decode(data, type=EngineAnswer)
     except NOT_JSON:
-        found = EngineAnswer(error=EngineError("The engine's answer cannot be read."))
-    if found.error is not None:
-        code = found.error.code
+        answer = EngineAnswer(error=EngineError("The engine's answer cannot be read."))
+    if answer.error is not None:
+        code = answer.error.code
         if isinstance(code, int):  # vLLM's own errors repeat the status
             status, code = code, None
-        raise by_status(status)(found.error.message, code=code)
-    return found
+        raise by_status(status)(answer.error.message, code=code)
+    return answer
 
 
 Refuse = Callable[[int, bytes], object]

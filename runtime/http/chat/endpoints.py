@@ -62,8 +62,8 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
 
 def head(started: ResponseStart) -> Head:
     """Status line and headers of the engine's answer."""
-    found = Head(started.status, started.content_type)
-    return Head(found.status, found.content_type, NO_BUFFERING) if found.is_stream else found
+    plain = Head(started.status, started.content_type)
+    return Head(plain.status, plain.content_type, NO_BUFFERING) if plain.is_stream else plain
 
 
 def _take_adapter(data: dict[str, Any]) -> str | None:

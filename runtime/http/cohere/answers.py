@@ -120,17 +120,17 @@ class CohereWriter:
 
     def whole(self, data: bytes) -> CohereChat:
         """The complete answer. Raises EngineFailed for an incomplete completion."""
-        found = read(data)
-        if not found.choices:
+        answer = read(data)
+        if not answer.choices:
             raise EngineFailed("The engine's answer holds no text.")
-        part = found.choices[0].message or ChatDelta()
+        part = answer.choices[0].message or ChatDelta()
         calls = [
             CohereCall(call.id or "", "function", CohereCalledFunction(call.function.name or "", text))
             for call in part.tool_calls or ()
             if (text := call.function.arguments_text) is not None
         ]
         self._has_calls = bool(calls)
-        self._note(found, found.choices[0])
+        self._note(answer, answer.choices[0])
         content = [CohereAnswerContent("thinking", thinking=part.reasoning_text)] if part.reasoning_text else []
         if part.visible_text or not calls:
             content.append(CohereAnswerContent("text", text=part.visible_text))
@@ -142,9 +142,9 @@ class CohereWriter:
 
     def events(self, data: bytes) -> Iterator[Json]:
         """Translate an event of the engine's stream into Cohere's events."""
-        found = read(data)
-        choice = found.choices[0] if found.choices else EngineChoice()
-        self._note(found, choice)
+        answer = read(data)
+        choice = answer.choices[0] if answer.choices else EngineChoice()
+        self._note(answer, choice)
         part = choice.delta or ChatDelta()
         for kind, text in (("thinking", part.reasoning_text), ("text", part.visible_text)):
             if text:
@@ -182,9 +182,9 @@ class CohereWriter:
             self._blocks += 1
         self._open = None
 
-    def _note(self, found: EngineAnswer, choice: EngineChoice) -> None:
-        if found.usage is not None:
-            self.usage = found.usage
+    def _note(self, answer: EngineAnswer, choice: EngineChoice) -> None:
+        if answer.usage is not None:
+            self.usage = answer.usage
         if choice.finish_reason is None:
             return
         if choice.finish_reason in GAVE_UP:

@@ -68,13 +68,13 @@ async def _stream(events: AsyncIterator[Event]) -> Parts:
     opened, writer = False, CohereWriter()
     async with aclosing(read_engine_events(events)) as lines:
         async for line in lines:
-            found = list(writer.events(line))
+            written = list(writer.events(line))
             if not opened:
                 yield Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
-                found.insert(0, writer.start())
+                written.insert(0, writer.start())
                 opened = True
-            if found:
-                yield _written(found)
+            if written:
+                yield _written(written)
     if writer.reason is None:
         raise EngineFailed("The answer ended before it was complete.")
     yield _written(list(writer.end()))
@@ -98,8 +98,8 @@ async def _lines(parts: Parts) -> Parts:
                 yield replace(part, content_type=NDJSON) if has_events else part
             elif not has_events:
                 yield part
-            elif found := reader.feed(part):
-                yield b"".join(data + b"\n" for data in found)
+            elif lines := reader.feed(part):
+                yield b"".join(data + b"\n" for data in lines)
 
 
 def _written(events: Sequence[dict[str, Any]]) -> bytes:

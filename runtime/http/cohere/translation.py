@@ -49,8 +49,8 @@ def chat(body: CohereChatBody) -> Json:
 def _tool(tool: CohereTool, *, strict: bool) -> Json:
     function = tool.function
     parts: Json = {"name": function.name, "description": function.description, "parameters": function.parameters}
-    found = {name: value for name, value in parts.items() if value is not None}
-    return {"type": "function", "function": {**found, "strict": True} if strict else found}
+    fields = {name: value for name, value in parts.items() if value is not None}
+    return {"type": "function", "function": {**fields, "strict": True} if strict else fields}
 
 
 def _messages(messages: Sequence[CohereMessage]) -> Iterator[Json]:

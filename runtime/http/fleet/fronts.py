@@ -154,16 +154,16 @@ def _place_for(scope: Scope) -> str:
 
 
 def _base_in(beginning: bytes) -> str | None:
-    found = _BASE.search(beginning)
-    return None if found is None else (found[1] or found[2]).decode("utf-8", "replace")
+    match = _BASE.search(beginning)
+    return None if match is None else (match[1] or match[2]).decode("utf-8", "replace")
 
 
 def _base_of_part(beginning: bytes, scope: Scope, fleet: Fleet) -> str | None:
     """Find the base of the first adapter that is to be combined."""
-    found = _PART.search(beginning)
-    if found is None:
+    match = _PART.search(beginning)
+    if match is None:
         return None
-    name = found[1].decode("utf-8", "replace").partition("@")[0]
+    name = match[1].decode("utf-8", "replace").partition("@")[0]
     with suppress(NotFound, BadRequest):
         return fleet.model_of(name, context_of(scope).caller, is_adapter=True)
     return None

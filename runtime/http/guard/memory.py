@@ -46,13 +46,13 @@ Owner = tuple[Group, str]
 
 def owners_of(caller: Caller, address: str) -> tuple[Owner, ...]:
     """The owners whose bounds a body counts towards. Without keys there is one team, `default`."""
-    found: list[Owner] = [(Group.ALL, ""), (Group.ADDRESS, address)]
+    owners: list[Owner] = [(Group.ALL, ""), (Group.ADDRESS, address)]
     if caller is ANONYMOUS:
-        return (*found, (Group.NO_KEY, ""))
-    found.append((Group.TEAM, caller.team))
+        return (*owners, (Group.NO_KEY, ""))
+    owners.append((Group.TEAM, caller.team))
     if caller.metered is not None:
-        found.append((Group.KEY, caller.metered))
-    return tuple(found)
+        owners.append((Group.KEY, caller.metered))
+    return tuple(owners)
 
 
 @dataclass(slots=True, eq=False)

@@ -83,10 +83,10 @@ class Timings:
     def durations(self) -> dict[str, int]:
         end = self.clock()
         turn = end if self.turn is None else self.turn
-        found = {"total_duration": end - self.arrived, "load_duration": turn - self.arrived}
+        durations = {"total_duration": end - self.arrived, "load_duration": turn - self.arrived}
         if self.first is not None:
-            found["prompt_eval_duration"] = self.first - turn
-        return {**found, "eval_duration": end - (self.first or turn)}
+            durations["prompt_eval_duration"] = self.first - turn
+        return {**durations, "eval_duration": end - (self.first or turn)}
 
 
 @dataclass(slots=True)
@@ -106,11 +106,11 @@ class Writer:
 
     def whole_answer(self, data: bytes) -> Answer:
         """The answer to a request without streaming. Raises EngineFailed for an incomplete completion."""
-        found = read(data)
-        if not found.choices:
+        answer = read(data)
+        if not answer.choices:
             raise EngineFailed("The engine's answer holds no text.")
-        choice = found.choices[0]
-        self._note(found, choice)
+        choice = answer.choices[0]
+        self._note(answer, choice)
         part = choice.message or ChatDelta(choice.text)
         for index, call in enumerate(part.tool_calls or ()):
             self._calls[index] = call
@@ -118,9 +118,9 @@ class Writer:
 
     def line(self, data: bytes) -> Answer | None:
         """Translate an event of the stream. None if it yields no line."""
-        found = read(data)
-        choice = found.choices[0] if found.choices else EngineChoice()
-        self._note(found, choice)
+        answer = read(data)
+        choice = answer.choices[0] if answer.choices else EngineChoice()
+        self._note(answer, choice)
         part = choice.delta or ChatDelta(choice.text)
         for call in part.tool_calls or ():
             self._add(call)
@@ -151,9 +151,9 @@ class Writer:
         logprobs, self._logprobs = self._logprobs, []
         return EngineChoice(logprobs=EngineLogprobs(logprobs) if logprobs else None)
 
-    def _note(self, found: EngineAnswer, choice: EngineChoice) -> None:
-        if found.usage is not None:
-            self.usage = found.usage
+    def _note(self, answer: EngineAnswer, choice: EngineChoice) -> None:
+        if answer.usage is not None:
+            self.usage = answer.usage
         if choice.finish_reason is not None:
             self.finished = True
             self.reason = "length" if choice.finish_reason in CUT else "stop"

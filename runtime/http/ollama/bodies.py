@@ -147,10 +147,10 @@ class OllamaNameBody(msgspec.Struct, kw_only=True):
     @property
     def required_name(self) -> str:
         """The name. Raises BadRequest if there is none."""
-        found = self.model or self.name
-        if not found:
+        name = self.model or self.name
+        if not name:
             raise BadRequest("Say which model in 'model'.", param="model")
-        return found
+        return name
 
 
 class OllamaPullBody(OllamaNameBody, kw_only=True):

@@ -187,9 +187,9 @@ async def list_service_accounts(
     """List service accounts."""
 
     def work(tables: "Tables") -> Response:
-        found = tables.accounts.all(tables.keys.team(project).id, deleted=True)
-        gone = {one.id for one in found if one.deleted is not None}
-        return page([_account(one) for one in found], after, limit, gone)
+        accounts = tables.accounts.all(tables.keys.team(project).id, deleted=True)
+        gone = {one.id for one in accounts if one.deleted is not None}
+        return page([_account(one) for one in accounts], after, limit, gone)
 
     return await gateway.services.administration.do(work)
 
@@ -249,10 +249,10 @@ async def delete_service_account(project: str, account: str, gateway: CurrentGat
 @admin_route("POST", f"{ACCOUNT}/api_keys", answer=OBJECT, body=KeyBody)
 async def create_service_account_key(project: str, account: str, body: KeyBody, gateway: CurrentGateway) -> Response:
     """Create a key."""
-    found = await gateway.services.administration.do(
+    key = await gateway.services.administration.do(
         lambda tables: _new_key(tables.accounts.find(project, account), body, tables)
     )
-    return json_answer(found)
+    return json_answer(key)
 
 
 def _new_key(account: "Account", body: KeyBody, tables: "Tables") -> Mapping[str, Any]:
@@ -272,9 +272,9 @@ async def list_admin_keys(
 
     def work(tables: "Tables") -> Response:
         keys = tables.keys.list_keys()
-        found = [_admin_key(key) for key in (keys if order == "asc" else keys[::-1])]
+        items = [_admin_key(key) for key in (keys if order == "asc" else keys[::-1])]
         gone = {key.id for key in keys if Scope.ADMIN not in key.scopes or key.revoked is not None}
-        return page(found, after, limit, gone)
+        return page(items, after, limit, gone)
 
     return await gateway.services.administration.do(work)
 

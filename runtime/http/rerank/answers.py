@@ -33,10 +33,10 @@ class Ranking:
     documents: int
 
     def __post_init__(self) -> None:
-        found = self.result
-        if not len(found.logits) == len(found.chunks) == len(found.tokens) == self.documents:
-            raise EngineFailed(f"The engine answered {self.documents} documents with {len(found.logits)} scores.")
-        if not all(map(math.isfinite, found.logits)):
+        result = self.result
+        if not len(result.logits) == len(result.chunks) == len(result.tokens) == self.documents:
+            raise EngineFailed(f"The engine answered {self.documents} documents with {len(result.logits)} scores.")
+        if not all(map(math.isfinite, result.logits)):
             raise EngineFailed("The engine's scores are not all finite.")
 
     @property

@@ -241,11 +241,11 @@ class ScorePairs:
 
     def in_order(self, scores: Sequence[Sequence[float]]) -> list[float]:
         """Reorder scores from the order of `by_query` to that of the answer."""
-        found = [0.0] * len(self.all)
+        ordered = [0.0] * len(self.all)
         for (_, positions), row in zip(self.by_query(), scores, strict=True):
             for position, score in zip(positions, row, strict=True):
-                found[position] = score
-        return found
+                ordered[position] = score
+        return ordered
 
 
 def pairs(body: ScoreBody) -> ScorePairs:

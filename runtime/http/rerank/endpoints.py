@@ -190,10 +190,10 @@ class _TextsOrNot(msgspec.Struct):
 
 def _tei_or_jina(body: bytes) -> Dialect:
     try:
-        found = msgspec.json.decode(body, type=_TextsOrNot)
+        decoded = msgspec.json.decode(body, type=_TextsOrNot)
     except NOT_JSON:
         return Dialect.JINA
-    return Dialect.JINA if found.texts is msgspec.UNSET else Dialect.TEI
+    return Dialect.JINA if decoded.texts is msgspec.UNSET else Dialect.TEI
 
 
 def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:

@@ -170,23 +170,23 @@ def listed(row: StoredResponse) -> list[Json]:
 
     Some servers give items of several answers one id, by which a page could not be continued.
     """
-    found: list[Json] = []
+    items: list[Json] = []
     ids = set[str]()
     for index, item in enumerate(msgspec.json.decode(row.input)):
         if not isinstance(item.get("id"), str) or item["id"] in ids:
             item = {**item, "id": None}
-        found.append(_listed(item, f"{row.id.removeprefix('resp_')}{index:04x}"))
-        ids.add(found[-1]["id"])
-    return found
+        items.append(_listed(item, f"{row.id.removeprefix('resp_')}{index:04x}"))
+        ids.add(items[-1]["id"])
+    return items
 
 
 def _listed(item: Mapping[str, Any], number: str) -> Json:
     kind = item.get("type") or "message"
-    found = {**item, "type": kind, "id": item.get("id") or f"{'msg' if kind == 'message' else 'item'}_{number}"}
+    result = {**item, "type": kind, "id": item.get("id") or f"{'msg' if kind == 'message' else 'item'}_{number}"}
     if kind == "message":
-        found["status"] = item.get("status") or "completed"
+        result["status"] = item.get("status") or "completed"
     if kind == "message" and isinstance(content := item.get("content"), str):
         is_answer = item.get("role") == "assistant"
         part = {"type": "output_text", "text": content, "annotations": []} if is_answer else None
-        found["content"] = [part or {"type": "input_text", "text": content}]
-    return found
+        result["content"] = [part or {"type": "input_text", "text": content}]
+    return result

@@ -164,12 +164,12 @@ class Stream:
 
 def _choice(data: bytes) -> CompletionChoice | None:
     try:
-        found = msgspec.json.decode(data, type=EngineCompletion)
+        answer = msgspec.json.decode(data, type=EngineCompletion)
     except NOT_JSON:
         raise EngineFailed("The engine's answer cannot be read.") from None
-    if found.error is not None:
-        raise engine_error(found.error.code if isinstance(found.error.code, int) else 500, found.error)
-    return found.choices[0] if found.choices else None
+    if answer.error is not None:
+        raise engine_error(answer.error.code if isinstance(answer.error.code, int) else 500, answer.error)
+    return answer.choices[0] if answer.choices else None
 
 
 NAMES = {
@@ -199,17 +199,17 @@ def _finish(choice: CompletionChoice) -> str:
 
 
 def _prefill(choice: CompletionChoice, prompt: Sequence[int]) -> list[PrefillToken]:
-    found = choice.logprobs or _Logprobs()
+    listed = choice.logprobs or _Logprobs()
     return [
         PrefillToken(id_, text, logprob)
-        for id_, text, logprob in zip(prompt, found.tokens, found.token_logprobs, strict=False)
+        for id_, text, logprob in zip(prompt, listed.tokens, listed.token_logprobs, strict=False)
     ]
 
 
 def _tokens(choice: CompletionChoice, before: int) -> Iterator[GeneratedToken]:
     """The tokens of a choice. `before`: number of its logprobs that belong to the prompt."""
-    ids, found = choice.token_ids or [], choice.logprobs or _Logprobs()
-    names, logprobs = found.tokens[before:], found.token_logprobs[before:]
+    ids, listed = choice.token_ids or [], choice.logprobs or _Logprobs()
+    names, logprobs = listed.tokens[before:], listed.token_logprobs[before:]
     if not len(ids) == len(names) == len(logprobs):
         raise EngineFailed("The engine's tokens and their logprobs do not go together.")
     for id_, (text, special), logprob in zip(ids, aligned(names, choice.text), logprobs, strict=True):
@@ -223,27 +223,27 @@ def aligned(names: Sequence[str], text: str) -> list[tuple[str, bool]]:
     """
     if len(names) == 1:
         return [(text, False)] if text or BROKEN in names[0] or not names[0] else [(names[0], True)]
-    found: list[tuple[str, bool]] = []
+    parts: list[tuple[str, bool]] = []
     at, waiting = 0, -1
     for name in names:
         if not name or BROKEN in name:
-            found.append(("", False))
-            waiting = len(found) - 1
+            parts.append(("", False))
+            waiting = len(parts) - 1
             continue
         start = text.find(name, at, at + len(name) + (SLACK if waiting >= 0 else 1))
         if start < 0:
             rest = text[at:]
             cut = bool(rest) and name.lstrip().startswith(rest.lstrip())  # a stop sequence ended inside the token
-            found.append((rest, False) if cut else (name, True))
+            parts.append((rest, False) if cut else (name, True))
             at += len(rest) if cut else 0
             continue
         if waiting >= 0:
-            found[waiting] = (found[waiting][0] + text[at:start], False)
+            parts[waiting] = (parts[waiting][0] + text[at:start], False)
             at = start
-        found.append((text[at : start + len(name)], False))
+        parts.append((text[at : start + len(name)], False))
         at, waiting = start + len(name), -1
     if rest := text[at:]:
-        last = next((index for index in reversed(range(len(found))) if not found[index][1]), len(found) - 1)
+        last = next((index for index in reversed(range(len(parts))) if not parts[index][1]), len(parts) - 1)
         if last >= 0:
-            found[last] = (("" if found[last][1] else found[last][0]) + rest, False)
-    return found
+            parts[last] = (("" if parts[last][1] else parts[last][0]) + rest, False)
+    return parts

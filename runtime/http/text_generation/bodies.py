@@ -120,7 +120,7 @@ class Generation(msgspec.Struct, kw_only=True):
         """
         parameters = self.parameters
         sampled = parameters.is_sampled
-        found: dict[str, Any] = {
+        body: dict[str, Any] = {
             "prompt": self.inputs,
             "stream": self.stream,
             "max_tokens": parameters.max_new_tokens or min(MOST_BY_DEFAULT, context or MOST_BY_DEFAULT),
@@ -136,14 +136,14 @@ class Generation(msgspec.Struct, kw_only=True):
             "ignore_eos": bool(parameters.ignore_eos_token),
         }
         if sampled and self.seed is not None:
-            found["seed"] = self.seed % 2**63  # vLLM's seeds are signed, and -1 means none
+            body["seed"] = self.seed % 2**63  # vLLM's seeds are signed, and -1 means none
         if parameters.truncate is not None:
-            found |= {"truncate_prompt_tokens": parameters.truncate, "truncation_side": "left"}
+            body |= {"truncate_prompt_tokens": parameters.truncate, "truncation_side": "left"}
         if (shape := _shape(parameters)) is not UNSET:
-            found["structured_outputs"] = shape
+            body["structured_outputs"] = shape
         if self.stream or parameters.wants_details:
-            found |= {"logprobs": 0, "return_token_ids": True, "echo": self.prefill}
-        return found
+            body |= {"logprobs": 0, "return_token_ids": True, "echo": self.prefill}
+        return body
 
 
 def generation(body: GenerateBody, *, stream: bool, full_text: bool) -> Generation:

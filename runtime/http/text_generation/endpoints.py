@@ -51,8 +51,8 @@ _OTHERS = (
 
 
 async def _whole(path: str, request: Generation, events: AsyncIterator[Event]) -> Parts:
-    found = answers.whole_answer(request, await read_engine_answer(events, _refuse))
-    answer = msgspec.json.encode([found] if path == "/" else found)
+    whole = answers.whole_answer(request, await read_engine_answer(events, _refuse))
+    answer = msgspec.json.encode([whole] if path == "/" else whole)
     async for part in whole_answer(answer):
         yield part
 
@@ -74,24 +74,24 @@ async def _stream(request: Generation, events: AsyncIterator[Event]) -> Parts:
 
 def _refuse(status: int, data: bytes) -> NoReturn:
     try:
-        found = msgspec.json.decode(data, type=answers.EngineCompletion).error
+        error = msgspec.json.decode(data, type=answers.EngineCompletion).error
     except NOT_JSON:
-        found = None
-    raise answers.engine_error(status, found or EngineError("The engine refused this request."))
+        error = None
+    raise answers.engine_error(status, error or EngineError("The engine refused this request."))
 
 
 def _endpoint(path: str) -> Endpoint:
     def parse(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
         try:
-            found, left_out = decode_known(body, GenerateBody)
+            given, left_out = decode_known(body, GenerateBody)
         except BadRequest as error:
             if error.param == "inputs":
                 error.message += _OTHERS
             raise
         refuse_adapters(left_out, "'parameters.adapter_id'")
-        streams = path == "/generate_stream" or bool(found.stream)
-        request = generation(found, stream=streams, full_text=path == "/")
-        name, adapter = found.model or query.get("model"), request.parameters.adapter_id
+        streams = path == "/generate_stream" or bool(given.stream)
+        request = generation(given, stream=streams, full_text=path == "/")
+        name, adapter = given.model or query.get("model"), request.parameters.adapter_id
         fills = request.parameters.max_new_tokens is None
         return ParsedRequest(
             ModelRef(Task.CHAT, name, adapter or None, optional=True),
