@@ -3,7 +3,7 @@
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -30,11 +30,14 @@ def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
     Raises Unmergeable.
     """
     tell("reading the adapters", 0.0)
+    linear = read_base(job.base.path).linear
+    for part in job.parts:
+        _check_fit(part.folder, linear)
     names = [f"part{number}" for number in range(len(job.parts))]
     config = LoraConfig.from_pretrained(str(job.parts[0].folder))
     config.task_type = None  # otherwise peft requires a language model around the layers
     model = PeftModel.from_pretrained(
-        _layers(read_base(job.base.path).linear), str(job.parts[0].folder), names[0], config=config, torch_device="cpu"
+        _layers(linear), str(job.parts[0].folder), names[0], config=config, torch_device="cpu"
     )
     for name, part in itertools.islice(zip(names, job.parts, strict=True), 1, None):
         model.load_adapter(str(part.folder), name, torch_device="cpu")
@@ -102,6 +105,7 @@ def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
     kind, written = type(model).__name__, config.architectures or []
     if kind not in written:
         raise Unmergeable(f"The base is a {', '.join(written)}, and only its language part ({kind}) would be left.")
+    _check_fit(job.adapter, {name: tuple(layer.weight.shape) for name, layer in _linear(model)})
     tell("merging", 0.5)
     adapted = PeftModel.from_pretrained(model, str(job.adapter), torch_device="cpu")
     with safe_open(job.adapter / TENSORS, framework="pt") as tensors:
@@ -122,6 +126,23 @@ def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     sync_folder(job.out)
+
+
+def _linear(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
+
+
+def _check_fit(adapter: Path, linear: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise Unmergeable for an adapter with other shapes than its base, which has changed since it was registered."""
+    with safe_open(adapter / TENSORS, framework="pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118  it is no dict
+            module, _, half = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".lora_")
+            side, shape = 1 if half == "A" else 0, tensors.get_slice(name).get_shape()
+            if module in linear and shape[side] != linear[module][side]:
+                raise Unmergeable(
+                    f"The adapter does not fit the weights that its base has now: lora_{half} of {module} is "
+                    f"{list(shape)}, and the layer {list(linear[module])}. Register a version that was trained on them."
+                )
 
 
 def _copy_the_rest(base: Path, out: Path) -> None:

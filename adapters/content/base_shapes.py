@@ -93,13 +93,13 @@ def _renamed(base: BaseShapes, own: str, half: str) -> tuple[BaseShapes, dict[st
 def read_base(folder: Path) -> BaseShapes:
     """Read the shapes of a base. Raises UnknownBase."""
     files = [*sorted(folder.glob("*.safetensors")), *folder.glob("config.json")]
-    stamps = tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    return _read_base(folder, stamps)
+    stats = [(path.name, path.stat()) for path in files]
+    return _read_base(folder, tuple((name, stat.st_size, stat.st_ino, stat.st_ctime_ns) for name, stat in stats))
 
 
 @lru_cache(maxsize=8)  # `stamps` invalidates an entry if a file changes
-def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseShapes:
-    names = [name for name, _, _ in stamps if name.endswith(".safetensors")]
+def _read_base(folder: Path, stamps: tuple[tuple[str, int, int, int], ...]) -> BaseShapes:
+    names = [name for name, *_ in stamps if name.endswith(".safetensors")]
     linear = _without_draft_layers(folder, _from_headers([folder / name for name in names])) or _from_config(folder)
     layers = {layer for layer in map(layer_of, linear) if layer is not None}
     half = next((half for half in _HALVES if any(name.startswith(f"{half}layers.") for name in linear)), None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from adapters.compose.model import check_room, merge_model, needs, size_of
 from adapters.fetch import disk_errors
 from adapters.service import AdapterService
 from adapters.types import ComposedAdapter
-from models.sources.resolve import revision
+from models.sources.resolve import revision, stamp
 from registry.base.turns import FairTurns, NoTurn
 from registry.catalog import ResolvedName
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
@@ -90,6 +91,7 @@ class Combiner:
         base = self._adapters.base_for(version.key.name, version.key.base, caller.team)
         async with self._turn(caller.team):
             await self._service.ready(version.digest)
+            before = await asyncio.to_thread(stamp, base.path)
             base_revision = await asyncio.to_thread(revision, target.recipe.source, base.path)
             readable = f"{version.key.base}-{version.key.name}"[:LONGEST_NAME]
             words = f"{readable}-{version.digest[7:19]}-{base_revision[:12]}"
@@ -103,6 +105,12 @@ class Combiner:
                     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
                     with self._service.reserve.hold(required):
                         size = await merge_model(base.path, self._service.stored(version).path, out, trusted=trusted)
+                        if await asyncio.to_thread(stamp, base.path) != before:  # it may have parts of both revisions
+                            await asyncio.to_thread(shutil.rmtree, out, ignore_errors=True)
+                            raise Unavailable(
+                                f"The files of model '{base.id}' changed while they were merged. Merge again once they "
+                                "are complete."
+                            )
         return AdapterMergedView(
             name=key.name, base=key.base, version=version.tag, digest=version.digest, output=str(out), bytes=size
         )

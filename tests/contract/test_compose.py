@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from adapters.check_process import check
 from adapters.compose.jobs import (
@@ -207,6 +207,19 @@ async def test_dare_depends_only_on_its_seed(
             combine_here(expected)
         digests.append((await rig.service.validate(base, ComposedAdapter(expected.out, ""))).digest)
     assert digests[0] == digests[1] != digests[2]
+
+
+async def test_adapters_that_no_longer_fit_their_base_are_refused(
+    base: Base, stored: tuple[Path, ...], tmp_path: Path
+) -> None:
+    """It was a failure of the server."""
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    whole = load_file(base.path / "model.safetensors")
+    narrow = {name: values[:128] if "mlp.up" in name else values for name, values in whole.items()}
+    save_file({name: values.contiguous() for name, values in narrow.items()}, changed / "model.safetensors")
+    with pytest.raises(Unmergeable, match=r"lora_B of model\.layers\.\d\.mlp\.up_proj is \[256, 8\], .*\[128, 128\]"):
+        combine_here(job(Base("small", changed, 16), stored, tmp_path / "out", "linear"))
 
 
 @pytest.fixture

@@ -289,6 +289,27 @@ async def test_a_base_that_has_changed_is_merged_anew(
     assert outputs[0] == outputs[1] != outputs[2]
 
 
+async def test_a_base_that_changes_while_it_is_merged_leaves_no_merged_model(
+    client: httpx.AsyncClient, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be found again under the revision that it began with."""
+    base = gateway.entries["small"].path = tmp_path / "base"
+    base.mkdir()
+    weights = base / "model.safetensors"
+    weights.write_bytes(b"old")
+
+    async def merged(base: Path, adapter: Path, out: Path, *, trusted: bool) -> int:
+        out.mkdir()
+        weights.write_bytes(b"new")
+        return weights.write_bytes(b"old")
+
+    monkeypatch.setattr(combine, "merge_model", merged)
+    monkeypatch.setattr(combine, "_make_room", _room)
+    answer = await client.post("/v1/adapters/one/merge")
+    assert (answer.status_code, answer.json()["error"]["message"][:36]) == (503, "The files of model 'small' changed w")
+    assert not list((gateway.settings.data_dir / "merged").iterdir())
+
+
 async def test_the_longest_names_are_merged_too(
     client: httpx.AsyncClient, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
