@@ -9,7 +9,7 @@ Weights are accepted only as safetensors (or in CTranslate2's format), because r
 
 import hashlib
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -37,9 +37,22 @@ def digest(folder: Path) -> str:
 
 
 def _facts(folder: Path) -> tuple[tuple[str, int, int, int, int], ...]:
-    files = sorted(file for file in folder.rglob("*") if file.suffix in COUNTED and file.is_file())
+    files = sorted(file for file in _files(folder) if file.suffix in COUNTED and file.is_file())
     stats = [(str(file.relative_to(folder)), file.stat()) for file in files]
     return tuple((name, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Iterate over the files below a folder, also behind links to folders (`1_Pooling`), as the libraries read them."""
+    seen = set[str]()
+    for place, inner, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link to a folder above it
+            inner.clear()
+            continue
+        seen.add(real)
+        inner.sort()
+        yield from (Path(place, name) for name in names)
 
 
 def stamp(folder: Path) -> Hashable:

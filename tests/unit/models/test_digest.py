@@ -42,3 +42,16 @@ def test_a_link_to_a_folder_is_followed_at_each_load(tmp_path: Path) -> None:
     current.unlink()
     current.symlink_to("new")
     assert revision(source, path) != before
+
+
+def test_files_behind_a_link_to_a_folder_count(tmp_path: Path) -> None:
+    """Libraries read a linked `1_Pooling` like any other."""
+    model, pooling = tmp_path / "model", tmp_path / "pooling"
+    for folder in (model, pooling):
+        folder.mkdir()
+        (folder / "config.json").write_text("one")
+    (model / "1_Pooling").symlink_to(pooling)
+    (pooling / "back").symlink_to(model)
+    before = revision(PathSource(path=str(model)), model)
+    (pooling / "config.json").write_text("another")
+    assert revision(PathSource(path=str(model)), model) != before
