@@ -71,7 +71,7 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         response.headers.update(headers)
         return response
 
-    for kind in (RoundhouseError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
+    for kind in (RoundhouseError, RequestValidationError, HTTPException, ClientDisconnect, RecursionError, Exception):
         app.add_exception_handler(kind, answer)  # for the last one uvicorn logs the traceback
     pages.add(app)
     document(app, recipes)
@@ -131,6 +131,8 @@ def _client_error(request: Request, error: Exception, allowed: str) -> Roundhous
     """The error in the form that the client may see. allowed: the methods of its path."""
     if isinstance(error, RoundhouseError):
         return error
+    if isinstance(error, RecursionError):  # of a body with too many levels
+        return unreadable_error(error)
     if isinstance(error, HTTPException) and error.status_code == 404:
         return unknown_path_error(request.url.path)
     if isinstance(error, RequestValidationError | HTTPException) and isinstance(error.__cause__, UNREADABLE):

@@ -27,7 +27,7 @@ from runtime.gateway.target import Lease, LoadPending, Target
 from runtime.http import errors as http_errors
 from runtime.http import hints
 from runtime.http.attempts import attempts
-from runtime.http.bodies import no_effect_error, parse_object, warn_of_fields
+from runtime.http.bodies import no_effect_error, parse_object, unreadable_error, warn_of_fields
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
@@ -86,7 +86,8 @@ async def _answer(
         opened: Head | None = None
         try:
             parsed = parse(request)
-        except RoundhouseError as error:
+        except (RoundhouseError, RecursionError) as raised:
+            error = raised if isinstance(raised, RoundhouseError) else unreadable_error(raised)
             refused = refusal(error, dialect_before())
             _answer_line(request.context, refused)
             request.failed(error, _status(refused))
@@ -109,10 +110,12 @@ async def _answer(
             request.failed(pending)
             for part in accepted(pending) if opened is None else []:
                 yield part
-        except Exception as error:
-            refused = refusal(_client_error(error, parsed, request), parsed.dialect, opened)
+        except Exception as raised:
+            # msgspec reads values of more levels than it writes
+            failure = unreadable_error(raised) if isinstance(raised, RecursionError) else raised
+            refused = refusal(_client_error(failure, parsed, request), parsed.dialect, opened)
             _answer_line(request.context, refused)
-            request.failed(error, _status(refused))
+            request.failed(failure, _status(refused))
             for part in refused:
                 yield part
         finally:

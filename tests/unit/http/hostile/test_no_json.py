@@ -39,3 +39,15 @@ async def test_other_faults_get_no_wrong_advice(client: httpx.AsyncClient, body:
     message = answer.json()["error"]["message"]
     assert answer.status_code == 400
     assert not any(word in message for word in (IN_A_FILE, "double quotes", "UTF-16", "empty", "lower case"))
+
+
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+async def test_a_body_that_can_be_read_but_not_written_is_a_clients_fault(
+    client: httpx.AsyncClient, begin: str, end: str
+) -> None:
+    """msgspec reads up to 990 levels, and writes fewer, depending on its callers."""
+    for depth in range(800, 1000):
+        deep = begin * depth + "1" + end * depth
+        body = f'{{"messages": [{{"role": "user", "content": "hi"}}], "model": "chat", "foo": {deep}}}'
+        answer = await client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+        assert answer.json()["error"]["code"] != "internal_error", depth
