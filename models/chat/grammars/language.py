@@ -33,6 +33,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import jsonschema
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from models.chat.grammars import patterns, scalars
 from models.chat.grammars.parts import Json, Part, Parts, Path, SchemaError, counts, listed
@@ -86,6 +88,7 @@ RULES: Mapping[str, str] = {
 }
 """Enforced rules by keyword, for the reference page."""
 MOST_OPTIONS = 256
+_OUTSIDE = "only references inside the schema are followed: put the other one into '$defs'"
 
 
 def rewrite(schema: Any) -> Any:
@@ -181,7 +184,7 @@ class _Rewriter:
         reference = part.get("$ref", str, "a text")
         where = (*part.path, "$ref")
         if not reference.startswith("#"):
-            raise SchemaError(where, "only references inside the schema are followed: put the other one into '$defs'")
+            raise SchemaError(where, _OUTSIDE)
         if reference[1:] and not reference.startswith("#/"):
             if reference[1:] not in self._anchors:
                 raise SchemaError(where, "there is no such '$anchor'")
@@ -211,7 +214,8 @@ class _Rewriter:
 
     @cached_property
     def _validator(self) -> Any:
-        return jsonschema.Draft202012Validator(self._root)
+        # with its own default, it would fetch what a client's `$ref` names, from any host and from this machine's files
+        return jsonschema.Draft202012Validator(self._root, registry=Registry())
 
     def _branches(self, part: Part, seen: frozenset[Path]) -> list[Parts]:
         """Return a part's alternatives: schemas without `$ref`, `allOf`, `anyOf` and `oneOf` that apply together."""
@@ -278,6 +282,8 @@ class _Rewriter:
             try:
                 if not self._validator.evolve(schema=part.schema).is_valid(value):
                     return False
+            except Unresolvable:
+                raise SchemaError(part.path, _OUTSIDE) from None
             except Exception as error:  # an invalid schema may raise anything
                 raise SchemaError(part.path, f"no value can be checked by it: {error}"[:300]) from None
         return True

@@ -207,3 +207,21 @@ def test_texts_of_a_rewritten_pattern_match_the_original(pattern: str, choose: r
 @given(st.lists(st.text("abé", max_size=3), max_size=5), st.text("abé", max_size=4))
 def test_a_free_name_is_found(names: list[str], name: str) -> None:
     assert bool(re.fullmatch(patterns.others(names), name)) == (name not in names)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": [7], "$ref": "http://169.254.169.254/latest"}, {"const": 7, "$ref": "file:///etc/passwd"},
+        {"enum": [7], "allOf": [{"$ref": "https://a.example/x"}]}, {"enum": [7], "not": {"$ref": "https://a.example/x"}},
+        {"enum": [7], "$dynamicRef": "https://a.example/x"}, {"enum": [7], "$id": "https://a.example/", "$ref": "x"},
+        closed({"a": {"enum": [7], "$ref": "https://a.example/x"}}, "a"),
+    ],
+)  # fmt: skip
+def test_nothing_is_fetched_for_a_schema(schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """jsonschema fetches the schema behind a URL by itself: any client could have the server call any address."""
+    fetched: list[object] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda request, *_: fetched.append(request))
+    with pytest.raises(SchemaError, match="only references inside the schema are followed"):
+        rewrite(schema)
+    assert fetched == []
