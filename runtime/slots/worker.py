@@ -27,7 +27,7 @@ from registry.base.heap import CollectionLog, freeze_heap
 from registry.bounds import USUAL, Bounds
 from registry.recipes.definition import Task
 from runtime.slots.frames import socket_path
-from runtime.slots.loop import SlotServer, log
+from runtime.slots.server import SlotServer, log
 
 
 class SpinningSelector(selectors.EpollSelector):

@@ -186,7 +186,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (503, "compose_timeout"): "contract/test_compose.py",
     (503, "storage_full"): "unit/registry/test_reserve.py",
     (503, "disk_full"): "unit/models/test_fetching.py",
-    (503, "engine_died"): "unit/slots/test_loop.py",
+    (503, "engine_died"): "unit/slots/test_server.py",
     (503, "drained"): "unit/residency/test_manager.py",
     (503, "hub_unavailable"): "faults/test_adapter_faults.py",
     (503, "model_failed"): "unit/residency/test_faults.py",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from registry.errors import Unavailable
 from runtime.slots.link import Cause, SlotLink
-from runtime.slots.loop import SlotServer
 from runtime.slots.processes import GroupPeak
+from runtime.slots.server import SlotServer
 from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.engine import FakeEngine
 

@@ -25,7 +25,7 @@ from runtime.http.bodies import decode
 from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.errors import Dialect
 from runtime.slots import frames
-from runtime.slots.loop import SlotServer
+from runtime.slots.server import SlotServer
 from runtime.slots.unix_link import UnixSlotLink
 from tests.unit.http.answering import Answered, answer
 from tests.unit.http.fakes import FakeGateway

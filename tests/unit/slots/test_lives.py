@@ -11,8 +11,8 @@ from registry.errors import Unavailable
 from runtime.residency.states import ModelState
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
-from runtime.slots.loop import SlotServer
 from runtime.slots.pool import SlotPool
+from runtime.slots.server import SlotServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakeLink
 from tests.unit.residency.scripted import World

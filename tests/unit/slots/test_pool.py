@@ -9,8 +9,8 @@ import pytest
 
 from registry.errors import Unavailable
 from runtime.slots.link import SlotLink
-from runtime.slots.loop import SlotServer
 from runtime.slots.pool import SlotPool
+from runtime.slots.server import SlotServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakeLink
 

@@ -16,7 +16,7 @@ from models.process_control import OomPriority
 from runtime.http.routes import routes
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
 from runtime.slots import worker
-from runtime.slots.loop import SlotServer
+from runtime.slots.server import SlotServer
 from runtime.slots.unix_link import UnixSlotLink
 from runtime.slots.worker import SlotLoop, own_temporary_folder
 from tests.fakes.engine import FakeEngine

@@ -24,7 +24,7 @@ from registry.errors import EngineFailed, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from runtime.slots import frames
 from runtime.slots.link import LEAVE_SECONDS, SlotLink
-from runtime.slots.loop import SlotServer
+from runtime.slots.server import SlotServer
 from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.engine import FakeEngine
 
