@@ -56,19 +56,19 @@ def gpus() -> tuple[Gpu, ...]:
     with _library() as nvml:
         visible = os.environ.get(VISIBLE)
         words = list(map(str, range(nvml.nvmlDeviceGetCount()))) if visible is None else visible.split(",")
-        found: list[Gpu] = []
+        gpus: list[Gpu] = []
         for word in words:
             try:
                 handle = _named(nvml, word.strip())
                 parts = [] if word.strip().startswith(PART) else _mig_parts(nvml, handle)
-                found += [_facts(nvml, part) for part in parts or [handle]]
+                gpus += [_facts(nvml, part) for part in parts or [handle]]
             except (NoGpu, nvml.NVMLError):
-                if not found:
+                if not gpus:
                     raise
                 break
-        if not found:
+        if not gpus:
             raise NoGpu("the NVIDIA driver knows no GPU")
-        return tuple(found)
+        return tuple(gpus)
 
 
 def driver() -> str:

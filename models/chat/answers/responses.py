@@ -38,7 +38,7 @@ def echo(request: ChatRequest) -> Overrides:
     """Return the request's fields that an answer of Responses repeats, without hints; empty for other paths."""
     if request.path != RESPONSES:
         return NOTHING
-    found: dict[str, msgspec.Raw] = {}
+    fields: dict[str, msgspec.Raw] = {}
     for name in ECHOED:
         value, otherwise = request.fields.get(name, NULL), DEFAULTS.get(name)
         if isinstance(otherwise, dict) and begins(value, b"{"):
@@ -46,10 +46,10 @@ def echo(request: ChatRequest) -> Overrides:
             value = msgspec.Raw(msgspec.json.encode({**otherwise, **given}))
         elif value == NULL:
             value = msgspec.Raw(msgspec.json.encode(otherwise))
-        found[name] = value
+        fields[name] = value
     if not request.items("tools"):  # vLLM reports "none" then
-        found["tool_choice"] = request.fields.get("tool_choice", _AUTO)
-    return found
+        fields["tool_choice"] = request.fields.get("tool_choice", _AUTO)
+    return fields
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="function"):

@@ -200,17 +200,17 @@ class _Rewriter:
 
     @cached_property
     def _anchors(self) -> dict[str, Part]:
-        found: dict[str, Part] = {}
+        anchors: dict[str, Part] = {}
         pending = [Part(self._root, ())]
         while pending:
             part = pending.pop()
             if isinstance(part.schema, Mapping):
                 if isinstance(name := part.schema.get("$anchor"), str):
-                    found[name] = part
+                    anchors[name] = part
                 pending += [part.inside(key) for key in part.schema]
             elif isinstance(part.schema, list):
                 pending += [part.inside(index) for index in range(len(part.schema))]
-        return found
+        return anchors
 
     @cached_property
     def _validator(self) -> Any:

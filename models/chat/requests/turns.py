@@ -86,12 +86,12 @@ def _lacks_type(raw: memoryview) -> bool:
 def _message(message: Any) -> Any:
     if not isinstance(message, dict):
         return message
-    found = {key: value for key, value in message.items() if key != "name" or value is not None}
-    if isinstance(calls := found.get("tool_calls"), list):
-        found["tool_calls"] = [_call(call) for call in calls]
-    if isinstance(parts := found.get("content"), list):
-        found["content"] = [_part(part) for part in parts]
-    return found
+    fields = {key: value for key, value in message.items() if key != "name" or value is not None}
+    if isinstance(calls := fields.get("tool_calls"), list):
+        fields["tool_calls"] = [_call(call) for call in calls]
+    if isinstance(parts := fields.get("content"), list):
+        fields["content"] = [_part(part) for part in parts]
+    return fields
 
 
 def _part(part: Any) -> Any:

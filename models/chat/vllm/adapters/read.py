@@ -309,11 +309,11 @@ def _dtypes(layout: _Layout) -> set[torch.dtype | None]:
 
 def _gives(template: AdapterTemplate, lora: Any, data: torch.Tensor) -> bool:
     """Return whether the template gives the same result as vLLM's loader for the same file, bit for bit."""
-    found = template.fill(lora.id, data).loras
+    filled = template.fill(lora.id, data).loras
     pairs = [
         (half, other)
         for name, weights in lora.loras.items()
-        for pair, others in zip(tensors(weights), tensors(found[name]), strict=True)
+        for pair, others in zip(tensors(weights), tensors(filled[name]), strict=True)
         for half, other in zip(pair, others, strict=True)
     ]
     return all(_bits_equal(*pair) for pair in pairs)
