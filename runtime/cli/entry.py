@@ -5,7 +5,7 @@ import sys
 
 from runtime.cli.local.processes import own_id, restart_with_id
 
-PORT = "ROUNDHOUSE_PORT"
+PORTS = ("ROUNDHOUSE_PORT", "VLLM_PORT")
 MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 """Variables that some other servers need. With one, the library for metrics would keep ours in files of that folder,
 continue from them after a restart with the same process id, and fail if there is no such folder."""
@@ -13,8 +13,9 @@ continue from them after a restart with the same process id, and fail if there i
 
 def main() -> None:
     """Run `roundhouse`."""
-    if os.environ.get(PORT, "").startswith("tcp://"):  # Kubernetes sets it for a Service named roundhouse
-        del os.environ[PORT]
+    for name in PORTS:
+        if os.environ.get(name, "").startswith("tcp://"):  # Kubernetes sets it for a Service named roundhouse or vllm
+            del os.environ[name]
     for name in MULTIPROCESS:
         os.environ.pop(name, None)
     if sys.argv[1:2] == ["serve"] and not {"-h", "--help"} & set(sys.argv) and own_id() is None:

@@ -213,7 +213,8 @@ def context_only(value: int | None) -> bool:
     """Whether vLLM's truncate_prompt_tokens cuts at the context length. Raises BadRequest for other lengths."""
     if value not in (None, -1):
         raise BadRequest(
-            "'truncate_prompt_tokens' may only be -1, the model's context length.",
+            "'truncate_prompt_tokens' may only be -1, the model's context length. To score less of each document, send "
+            "'max_tokens_per_doc'.",
             param="truncate_prompt_tokens",
             code="unsupported_value",
         )

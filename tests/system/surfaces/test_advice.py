@@ -158,6 +158,8 @@ TABLE = [
     Advice("inputs; at most", EMBED, texts(input=["a"] * 2049), texts(input=["a"] * 2048)),
     Advice("documents; at most", RERANK, ranks(documents=["a"] * 2049), ranks(documents=["a"] * 2048)),
     Advice("or send 'truncate': true", EMBED, texts(truncate_prompt_tokens=5), texts(truncate=True)),
+    Advice("less of each document, send 'max_tokens_per_doc'", RERANK, ranks(truncate_prompt_tokens=5),
+           ranks(max_tokens_per_doc=5)),
     Advice("at the end only: send 'truncate': true", EMBED, texts(truncate="START"), texts(truncate=True)),
     Advice("Leave 'truncation_direction' out", "/embed",
            {"model": "starter-embed", "inputs": "a", "truncate": True, "truncation_direction": "left"},

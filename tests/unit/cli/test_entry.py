@@ -62,12 +62,15 @@ def test_kubernetes_variable_for_a_service_of_our_name_is_no_port() -> None:
     assert "http://127.0.0.1:8000" in done.stdout
 
 
-def test_a_folder_for_the_metrics_of_several_processes_is_not_used() -> None:
+def test_variables_of_other_servers_are_not_used() -> None:
+    """The first names a folder for metrics; the second is that of a Service named vllm in Kubernetes."""
     code = (
-        "import sys; from runtime.cli.entry import main; sys.argv = ['roundhouse', '--version']\n"
+        "import os, sys; from runtime.cli.entry import main; sys.argv = ['roundhouse', '--version']\n"
         "try: main()\n"
-        "except SystemExit: from prometheus_client import values; print(values.ValueClass.__name__)"
+        "except SystemExit: from prometheus_client import values; print(values.ValueClass.__name__)\n"
+        "print(os.environ.get('VLLM_PORT'))"
     )
-    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": "/no-such-folder"}
+    others = {"PROMETHEUS_MULTIPROC_DIR": "/no-such-folder", "VLLM_PORT": "tcp://10.96.0.17:80"}
+    environment = {**os.environ, **others}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.stdout.endswith("MutexValue\n"), done.stderr
+    assert done.stdout.endswith("MutexValue\nNone\n"), done.stderr
