@@ -81,6 +81,7 @@ NOT_REACHED = 1 << 16
 refuse with a clear message."""
 OTHERS = (
     "VLLM_CPU_KVCACHE_SPACE", "VLLM_DP_RANK", "VLLM_DP_SIZE",  # would override the recipe's bytes and devices
+    "VLLM_RUST_FRONTEND_PATH", "VLLM_USE_RUST_FRONTEND",  # of another server than the one in a slot
     "VLLM_LOGGING_CONFIG_PATH", "VLLM_USE_MODELSCOPE",  # no model would load: not with our log, nor without a package
     "VLLM_DEBUG_LOG_API_SERVER_RESPONSE", "VLLM_ENABLE_RESPONSES_API_STORE",  # would log or keep answers
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_SKIP_MODEL_NAME_VALIDATION",  # would answer to names of unknown weights
