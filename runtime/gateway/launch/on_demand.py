@@ -82,6 +82,8 @@ class OnDemand:
         catalog, name = self._names.visible_to(caller), model_ref.name
         match = _find(model_ref, catalog)
         if match is not None:
+            if match[1].startswith(("/", ".")):  # LoRAX takes it, with `adapter_source: local`
+                return " A folder is registered first, under a name of its own: POST /v1/adapters."
             if match[0].memory.adapters.on_demand:
                 return ""
             where = f"memory.adapters.on_demand in the recipe of '{match[0].id}'"

@@ -181,8 +181,10 @@ async def test_a_name_that_is_no_source_of_an_allowed_base_is_ignored(
 
 
 def test_a_source_that_the_base_does_not_fetch_comes_with_advice(provider: OnDemand) -> None:
-    for ref in (model_ref("other:org/name"), model_ref("other", "/srv/legal")):
+    for ref in (model_ref("other:org/name"), model_ref("other", "s3://bucket/name")):
         assert "memory.adapters.on_demand in the recipe of 'other'" in provider.hint(ref, MAY)
+    for ref in (model_ref("other", "/srv/legal"), model_ref("llama", "/srv/legal"), model_ref("llama:./legal")):
+        assert "A folder is registered first" in provider.hint(ref, MAY)
     for name in ("org/name", "s3://bucket/name"):
         assert f"also name its base: 'llama:{name}'." in provider.hint(model_ref(name), MAY)
     for ref in (
