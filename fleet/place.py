@@ -6,7 +6,8 @@ No I/O, no clock. Traffic, `explain` and the simulation use the same function. T
    RETURN_SECONDS stays in the plan: it keeps its models if it was only cut off, and gets them back if it had ended.
 2. Existing replicas stay: those of the previous plan, and others that nodes report.
 3. Placement by hand comes first: on the named nodes, or with the given number of replicas. Other models are removed for
-   it, except those that were also placed by hand.
+   it, except those that were also placed by hand. A replica that can answer and is then too many stays until enough of
+   the others can, so that requests need not wait while a model moves.
 4. Each model gets its minimum number of replicas, in order of demand.
 5. A model whose demand exceeds GROW of its replicas' capacity gets further replicas until it is below GOAL, on nodes
    with room and LEAST_HELP of a replica left. The model with the highest load comes first, which keeps the highest load
@@ -51,6 +52,8 @@ LEAST_HELP = 0.25
 """The smallest part of a device, left free by other models, that justifies a replica."""
 Why = Literal["hand", "least", "demand", "room"]
 THERE = frozenset(("ready", "loading", "asleep"))
+ABLE = frozenset(("ready", "asleep"))
+"""States in which a replica can answer, if only after a wake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,8 @@ class _Planner:
         self._moves: list[FleetMove] = []
         self._unplaced: dict[str, str] = {}
         self._on: dict[str, set[str]] = {need.model: set() for need in models}
+        self._able: dict[str, set[str]] = {need.model: set() for need in models}
+        """Nodes by the models that can answer there."""
         self._nodes: dict[str, _Node] = {}
         for stored in reports:  # 1
             if now - stored.at <= LEASE_SECONDS and not stored.report.draining:
@@ -204,6 +209,8 @@ class _Planner:
                 is_leaving = (replica.model, name) in self._moved and name not in planned.get(replica.model, ())
                 if need is not None and replica.state in THERE and not is_leaving and replica.model not in node.where:
                     self._add(need, node, replica.devices or node.devices_for(need) or ())
+                    if replica.state in ABLE:
+                        self._able[need.model].add(name)
         for model, names in planned.items():
             for name in names:
                 self._return(model, name)
@@ -234,8 +241,11 @@ class _Planner:
                 self._unplaced[need.model] = f"{name} has no room for it."
         if need.replicas is None:
             return
-        while len(self._on[need.model]) > max(need.replicas, len(need.on)):
-            extra = (self._nodes[name] for name in self._on[need.model] if name not in need.on)
+        most, on, able_on = max(need.replicas, len(need.on)), self._on[need.model], self._able[need.model]
+        while len(on) > most:
+            extra = [self._nodes[name] for name in on - set(need.on) if name not in able_on or len(able_on & on) > most]
+            if not extra:
+                return
             self._move(need, max(extra, key=lambda node: (self._load(node), node.name)), "unload", "hand")
         while len(self._on[need.model]) < need.replicas:
             node, able = self._roomy(need, by_hand=True), self._by_load(need)

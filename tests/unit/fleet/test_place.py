@@ -126,6 +126,19 @@ def test_a_number_by_hand_is_exact() -> None:
     assert more.unplaced == {"a": "each node that can load it has it."}
 
 
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [("loading", ("n0", "n1")), ("failed", ("n0", "n1")), ("ready", ("n1",)), ("asleep", ("n1",))],
+)
+def test_a_model_that_moves_by_hand_stays_until_it_can_answer_there(there: str, expected: tuple[str, ...]) -> None:
+    models = [need("a", on=("n1",), replicas=1)]
+    table = table_of([node("n0", replicas=[replica("a")]), node("n1")])
+    begun = place(models, table, {}, 0.0)
+    assert (begun.replicas["a"], actions(begun)) == (("n0", "n1"), [("a", "load", "hand")])
+    now = table_of([node("n0", replicas=[replica("a")]), node("n1", replicas=[replica("a", there)])])
+    assert place(models, now, {}, 1.0, begun).replicas["a"] == expected
+
+
 def test_an_unknown_node_placed_by_hand_is_reported() -> None:
     plan = place([need("a", on=("n9",))], nodes(1), {}, 0.0)
     assert plan.unplaced == {"a": "n9 is not there."}

@@ -131,16 +131,19 @@ def placer_of(table: Table, node: Node, nodes: Sequence[str] = ("a", "b"), other
 
 
 async def test_a_model_placed_by_hand_is_loaded_and_moves() -> None:
-    table, node = Table(by_hand=[HandPlacement("chat", 1, ("a",))]), Node()
-    placer = placer_of(table, node)
+    table, node, others = Table(by_hand=[HandPlacement("chat", 1, ("a",))]), Node(), list[str]()
+    placer = placer_of(table, node, others=others)
     await placer.look()
     assert placer.is_leading
     assert (table.row, node.done) == ((1, {"chat": ("a",)}), ["load chat"])
     table.by_hand = [HandPlacement("chat", 1, ("b",))]
     await placer.look()
-    assert (table.row, node.done) == ((2, {"chat": ("b",)}), ["load chat", "unload chat"])
+    assert (table.row, node.done) == ((2, {"chat": ("a", "b")}), ["load chat"]), "it answers until b can"
+    others.append("b")
     await placer.look()
-    assert table.row.epoch == 2, "only changes make an epoch"
+    assert (table.row, node.done) == ((3, {"chat": ("b",)}), ["load chat", "unload chat"])
+    await placer.look()
+    assert table.row.epoch == 3, "only changes make an epoch"
 
 
 async def test_a_follower_writes_nothing_and_follows_the_list() -> None:
