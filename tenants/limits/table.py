@@ -56,10 +56,13 @@ class LimitTable:
         with self._database.read() as connection:
             _check(connection, owner, subject)
 
-    def check_model(self, name: str) -> None:
-        """Raise BadRequest if recent requests show that a name is an alias, adapter or router, which counts nothing."""
+    def check_model(self, name: str) -> bool:
+        """Return whether recent requests counted for a model, or True for '', which means all models.
+
+        Raises BadRequest if they show that the name is an alias, adapter or router, which counts nothing.
+        """
         if not name:
-            return
+            return True
         recent, is_id = LEDGER.c.at > self._clock() - RECENT_SECONDS, LEDGER.c.model == name
         query = sa.select(LEDGER.c.model).where(recent, sa.or_(is_id, LEDGER.c["asked"] == name))
         with self._database.read() as connection:
@@ -70,6 +73,7 @@ class LimitTable:
                 "that id, or another model's.",
                 param="model",
             )
+        return model is not None
 
     def set(self, limit: Limit) -> Limit:
         """Set a limit, replacing the one with the same owner, kind and model. Warning limits only replace each other.

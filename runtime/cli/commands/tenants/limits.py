@@ -8,7 +8,7 @@ import typer
 from runtime.cli.failures import UsageError
 from runtime.cli.local.keys import Database, DataDir, open_database
 from runtime.cli.options import AsJson
-from runtime.cli.output import emit, table
+from runtime.cli.output import emit, note, table
 
 if TYPE_CHECKING:
     from tenants.limits.records import Limit
@@ -59,7 +59,10 @@ def set_(
     with open_database(data_dir, database) as tables:
         from tenants.limits.table import LimitTable
 
-        result = LimitTable(tables).set(_limit_of(kind, amount, team, key, model, mode))
+        limits = LimitTable(tables)
+        result = limits.set(_limit_of(kind, amount, team, key, model, mode))
+        if not limits.check_model(model):
+            note(f"No request to '{model}' was counted in the last week. Only a model's id counts, not an alias.")
     if as_json:
         emit(_as_dict(result))
     else:

@@ -44,6 +44,8 @@ def test_a_limit_is_set_changed_and_removed(run: Run) -> None:
     assert [line.split()[3:] for line in displayed.splitlines() if cap["id"] in line] == [
         ["spend_per_month", "12.5", "warn", "m"]
     ]
+    assert "not an alias" in run("limits", "set", "spend_per_month", "12.50", "--team", "search", "--model", "m").stderr
+    assert not run("limits", "set", "spend_per_month", "12.50", "--team", "search").stderr
     done = run("limits", "remove", cap["id"])
     assert done.stdout.strip() == f"{cap['id']}: removed (spend per month of team 'search' on 'm')"
     assert cap["id"] not in {one["id"] for one in listed(run)}
