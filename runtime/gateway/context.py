@@ -67,6 +67,8 @@ class ExactTarget:
     """The name as the client wrote it."""
     route_choice: RouteChoice | None
     """The router's choice. None if no router was involved."""
+    may_move: bool = False
+    """Whether the other server can send it to another node instead, because this is its first attempt."""
 
 
 @dataclass(frozen=True, slots=True)

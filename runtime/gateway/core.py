@@ -167,6 +167,13 @@ class Gateway:
         if target is None or not is_stored or (target.revision, digest) != (hop.revision, hop.digest):
             weights = f"revision {hop.revision}" + (f" with adapter {hop.digest}" if hop.digest else "")
             raise Misdirected(f"This server does not have {quoted(hop.model)} in {weights}.")
+        if (
+            hop.may_move
+            and fleet is not None
+            and not self.backend_of(target).state_of(target).is_resident
+            and fleet.has_moved(target.model)
+        ):  # it would be loaded again here
+            raise Misdirected(f"{quoted(hop.model)} has moved to another node.")
         if request.context.source == BATCH:
             target = target.for_line()
         return replace(target, requested=hop.requested, routed=hop.route_choice)

@@ -111,7 +111,15 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def exact_target(self) -> ExactTarget:
-        return ExactTarget(self.model, self.revision, self.adapter, self.digest, self.requested, self._route_choice())
+        return ExactTarget(
+            self.model,
+            self.revision,
+            self.adapter,
+            self.digest,
+            self.requested,
+            self._route_choice(),
+            self.attempt == 1,
+        )
 
     def _route_choice(self) -> RouteChoice | None:
         """The router's choice, as answers and ledger show it."""

@@ -307,6 +307,20 @@ class Fleet:
         node = next((one.node for one in reversed(self.passed) if one.id == request), None)
         return node if node is not None and self.reports_now(node) else None
 
+    def has_moved(self, model: str) -> bool:
+        """Whether a model is to be on other nodes only, and one of them can answer with it now."""
+        nodes = self.placer.row.replicas.get(model, ())
+        if self.own.name in nodes:
+            return False
+        now = asyncio.get_running_loop().time()
+        reports = [report for node in nodes if (report := self._reports.fresh(node, now)) is not None]
+        return any(
+            replica.model == model and replica.state == "ready"
+            for report in reports
+            if not report.draining
+            for replica in report.replicas
+        )
+
     def reports_now(self, node: str) -> bool:
         return self._reports.fresh(node, asyncio.get_running_loop().time()) is not None
 

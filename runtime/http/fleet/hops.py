@@ -6,7 +6,8 @@
 | no context, or an invalid one                  | 400 `invalid_context`                                |
 | a key that is revoked, expired or unknown here | 401, as for a client                                 |
 | this server stops, or has lost its name        | 421, so that it is retried elsewhere                 |
-| weights or files that are not here             | 421 (`Gateway.choose`)                               |
+| weights or files that are not here, or a model | 421 (`Gateway.choose`)                               |
+| that has just moved to another node            |                                                      |
 | a key without the path's scope                 | 403, as for a client                                 |
 | otherwise                                      | runs as if the client had sent it here with that key |
 

@@ -284,6 +284,24 @@ async def test_the_last_node_with_a_pinned_model_is_drained_only_by_force(fleet:
     assert members.drained == ["node-2", "node-1", "node-1"]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "state", "draining", "expected"),
+    [
+        (("node-2",), "ready", False, True), (("node-2",), "loading", False, False),
+        (("node-2",), "ready", True, False), (("front-1", "node-2"), "ready", False, False),
+        ((), "ready", False, False),
+    ],
+)  # fmt: skip
+async def test_a_model_has_moved_once_it_answers_on_the_nodes_of_the_plan(
+    fleet: Fleet, nodes: tuple[str, ...], state: Any, draining: bool, expected: bool
+) -> None:
+    fleet.placer = cast(Any, SimpleNamespace(row=DesiredReplicas(1, {"chat": nodes})))
+    there = {"node": "node-2", "version": "1.0", "address": "https://10.0.0.1:8443", "draining": draining}
+    report = NodeReport(**there, boot=1, seq=1, uptime=1.0, replicas=(ReplicaReport(model="chat", state=state),))
+    fleet._reports.add(report, asyncio.get_running_loop().time())
+    assert fleet.has_moved("chat") is expected
+
+
 async def test_only_administrators_see_other_teams(fleet: Fleet) -> None:
     await fleet._renew()
     block = FleetBlockView(id="l", limit="requests at once", amount=1.0, left=1.0, here=0.0, seconds=0.0)

@@ -75,6 +75,7 @@ class Node:
         self.fleet = FakeMembership(
             takes_requests=True,
             is_draining=False,
+            has_moved=lambda _: False,
             certificate_seconds=None,
             clock_offset=0.0,
             look=self._look,

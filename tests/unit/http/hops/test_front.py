@@ -17,6 +17,7 @@ from fleet.membership.members import Member
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
 from registry.errors import ContextLengthExceeded
 from runtime.gateway.peers import backend
+from runtime.residency.states import ModelState
 from tests.eventually import PATIENCE
 from tests.unit.http.fakes import Wire
 from tests.unit.http.hops.rig import Fleet, Node, opened
@@ -340,6 +341,18 @@ async def test_a_stopping_node_finishes_running_requests(fleet: Fleet) -> None:
     answer = await running
     assert answer.text.endswith("data: [DONE]\n\n"), answer.text
     await stopping
+
+
+async def test_a_node_whose_model_has_just_moved_does_not_load_it_again(fleet: Fleet) -> None:
+    """A front that does not know yet sends the request once more. Then any node takes it."""
+    nodes = await two(fleet)
+    for node in nodes:
+        node.fake.entries["embed"].state = ModelState.UNLOADING
+    nodes[0].fleet.has_moved = lambda model: model == "embed"
+    answers = [await fleet.client.post("/v1/embeddings", json={**EMBED, "input": f"{n}"}) for n in range(8)]
+    assert {(one.status_code, one.headers["x-roundhouse-node"]) for one in answers} == {(200, "node-2")}
+    nodes[1].fleet.has_moved = nodes[0].fleet.has_moved
+    assert (await fleet.client.post("/v1/embeddings", json=EMBED)).status_code == 200
 
 
 async def test_a_node_with_other_weights_does_not_answer(fleet: Fleet) -> None:
