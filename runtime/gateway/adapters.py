@@ -237,7 +237,8 @@ class Adapters:
         for declared in recipe.adapters:
             key = AdapterKey(recipe.id, declared.name)
             current = next((one.current for one in self._service.list(recipe.id) if one.key == key), None)
-            if current is not None and (self.copied is None or self.is_stored(current.digest)):
+            same_base = current is not None and current.base_origin in (None, origin(recipe.source))
+            if same_base and current is not None and (self.copied is None or self.is_stored(current.digest)):
                 continue
             try:
                 base = self._checked_base(self._residency.get(recipe.id), key)

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.types import CheckedAdapter, StoredAdapter
+from adapters.types import Base, CheckedAdapter, StoredAdapter
+from registry.recipes.fields import origin
 from registry.records import Adapter, AdapterKey, NewVersion, Version
 from registry.state.adapters import AdapterTable
 from registry.state.database import State
@@ -149,6 +150,27 @@ async def test_a_recipes_adapter_with_lost_files_is_registered_again_as_the_same
         adapters.copied = copied
         await adapters.register_from_recipe(declared)
         assert (done, adapters.faults) == (registered, {})
+
+
+async def test_a_recipes_adapter_is_checked_again_when_the_recipe_has_another_base(tmp_path: Path) -> None:
+    """Otherwise it would be used on weights that it was never compared with."""
+    bases: list[str | None] = []
+
+    async def register(_: str, base: Base, *__: Any, **___: Any) -> None:
+        bases.append(base.origin)
+
+    with State(tmp_path / "data") as state:
+        service = Service(state, tmp_path)
+        service.register = register  # type: ignore[attr-defined]
+        declared = recipe("small", adapters=[{"name": "one", "source": {"path": "x"}}])
+        adapters = FakeGateway(tmp_path, [declared], state=state, service=service).gateway.services.adapters
+        own = origin(declared.source)
+        for base_origin in (None, own, "hub acme/other"):
+            state.adapters.register(
+                AdapterKey("small", "one"), NewVersion(digest(1), 8, 100, "test", base_origin=base_origin)
+            )
+            await adapters.register_from_recipe(declared)
+        assert (bases, adapters.faults) == ([own], {})
 
 
 async def copied(_: Version) -> None:
