@@ -103,7 +103,7 @@ CHAT = [
     ),
     (rename_tensors(lambda name: name.replace("norm", "nrm")), "model.layers.0.input_layernorm.weight", "nrm"),
     (set_json("config.json", num_hidden_layers=1), "hold weights of layers that", "config.json that the weights"),
-    (set_json("config.json", vocab_size=99), "have other sizes", "config.json that the weights"),
+    (set_json("config.json", vocab_size=99), "model.embed_tokens.weight of shape", "config.json is of another model"),
     (
         lambda folder: (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}"),
         "cannot format a user's message",

@@ -172,6 +172,9 @@ def test_a_chat_model_whose_config_is_anothers_is_refused(changed: str, tmp_path
     (tmp_path / "config.json").write_text(json.dumps({**reported, changed: reported[changed] // 2}))
     with pytest.raises(Unfit, match=r"has model\.layers\.0\..*_proj\.weight of shape \[.*where config.json gives \["):
         read_weights(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**reported, "vocab_size": reported["vocab_size"] // 2}))
+    with pytest.raises(Unfit, match=r"has model\.embed_tokens\.weight of shape \[256, 128\], where .* \[128, 128\]"):
+        read_weights(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**reported, changed: "x", "vocab_size": None}))
     read_weights(tmp_path)
 
