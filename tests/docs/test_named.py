@@ -112,5 +112,5 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_noticed() -> None:
-    text = "see `runtime/gone.py`, runtime/http/*/endpoints.py, models/gone/x.wav, `loop.py`, `gone.py` and https://a/docs/x.py"
+    text = "see `runtime/gone.py`, runtime/http/*/endpoints.py, models/gone/x.wav, `link.py`, `gone.py` and https://a/docs/x.py"
     assert sorted(missing(text)) == ["gone.py", "models/gone/x.wav", "runtime/gone.py"]
