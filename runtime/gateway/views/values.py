@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from registry.files.context import Ability, abilities_of
 from registry.recipes.definition import Recipe, Task, Tier
+from registry.recipes.fields import HubSource
 from registry.records import Adapter, AdapterKey, Version
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import NO_LIMIT, Plan, Verdict
@@ -91,6 +92,10 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Annotated[
         list[ReplicaView], Meta(description="Where the recipe has several; the rest of the model is about all of them.")
     ] = []
+    root: Annotated[
+        str | None,
+        Meta(description="Its repository on a hub, or else its id; null from a node that does not report it."),
+    ] = None
     max_model_len: Annotated[Count | None, Meta(description="vLLM's word for `context_length`.")]
     model_name: Annotated[str, Meta(description="Xinference's words, by which its clients choose their calls.")]
     model_type: Literal["LLM", "embedding", "rerank", "audio"]
@@ -180,6 +185,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         problem=entry.broken.message if entry.broken else None,
         adapters=adapters,
         description=recipe.description,
+        root=recipe.source.hub if isinstance(recipe.source, HubSource) else entry.model,
         **_foreign_fields(entry, entry.model),
     )
 
