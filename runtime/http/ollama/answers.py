@@ -21,6 +21,8 @@ Clock = Callable[[], int]
 
 
 class OllamaCalledFunction(msgspec.Struct):
+    index: int
+    """Place among the calls of the answer. Open WebUI joins calls that have none."""
     name: str
     arguments: dict[str, Any]
 
@@ -168,7 +170,8 @@ class Writer:
 
     def _called(self) -> list[OllamaCall] | None:
         """The tool calls. They are sent once all their pieces have arrived, never with text between them."""
-        return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
+        calls = enumerate(self._calls.values())
+        return [made for index, call in calls if (made := _called(index, call, self.reason))] or None
 
     def _last(self, part: ChatDelta, choice: EngineChoice, calls: list[OllamaCall] | None = None) -> Answer:
         counts = {"prompt_eval_count": self.usage.prompt_tokens or 0, "eval_count": self.usage.output_tokens}
@@ -186,7 +189,7 @@ class Writer:
         return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **fields)
 
 
-def _called(call: ChatToolCall, reason: str) -> OllamaCall | None:
+def _called(index: int, call: ChatToolCall, reason: str) -> OllamaCall | None:
     """A tool call. None if the answer was cut inside it. Raises EngineFailed unless its arguments are an object."""
     try:
         arguments = msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
@@ -194,4 +197,4 @@ def _called(call: ChatToolCall, reason: str) -> OllamaCall | None:
         if reason == "length":
             return None
         raise EngineFailed("The model's call of a function holds no JSON object.") from None
-    return OllamaCall(call.id or "", OllamaCalledFunction(call.function.name or "", arguments))
+    return OllamaCall(call.id or "", OllamaCalledFunction(index, call.function.name or "", arguments))

@@ -344,9 +344,10 @@ async def test_calls_are_sent_whole_though_the_engine_streams_them_in_pieces(tmp
     )  # fmt: skip
     thought, stated, called, last = lines(await post(gateway, "/api/chat", {**REQUEST, "tools": [{}]}))
     assert (thought["message"]["thinking"], stated["message"]["content"]) == ("hm", "so")
-    assert [(one["function"]["name"], one["function"]["arguments"]) for one in called["message"]["tool_calls"]] == [
-        ("set_fan", {"speed": 2}), ("set_light", {"state": "on"}),
-    ]  # fmt: skip
+    assert [one["function"] for one in called["message"]["tool_calls"]] == [
+        {"index": 0, "name": "set_fan", "arguments": {"speed": 2}},
+        {"index": 1, "name": "set_light", "arguments": {"state": "on"}},
+    ]
     assert (last["done_reason"], last["prompt_eval_count"], last["eval_count"]) == ("stop", 4, 2)
     assert last["message"] == {"role": "assistant", "content": ""}
 
