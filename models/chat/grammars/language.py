@@ -76,7 +76,8 @@ RULES: Mapping[str, str] = {
     "minLength, maxLength": "such strings have no quotes, backslashes or control characters",
     "pattern": "groups, classes, quantifiers, and anchors at the ends; without any anchor it is the whole string. "
     "Beside a length only a repeated character, such as `^[a-z]+$`",
-    "format": "{formats}; not beside `pattern` or a length",
+    "format": "{formats}; beside `pattern` only the pattern, which must go from `^` to `$`; not all of them beside a "
+    "length",
     "minimum, maximum, exclusiveMinimum, exclusiveMaximum": "numbers between them have up to six decimals",
     "multipleOf": "whole numbers between two bounds with up to {multiples} multiples",
     "items, prefixItems, minItems, maxItems": "a list as `items`, with `additionalItems`, as in older drafts too",

@@ -29,6 +29,26 @@ FORMATS: Mapping[str, str] = {
     "duration": "",
 }
 """Formats of strings and their patterns; '' for the grammar library's own."""
+NOT_ENFORCED = frozenset(
+    {
+        "idn-email", "idn-hostname", "iri", "iri-reference", "json-pointer", "regex", "relative-json-pointer",
+        "uri-template",
+    }
+)  # fmt: skip
+"""The other formats that JSON Schema defines. Those that it does not define, such as `password`, constrain nothing."""
+BLANK = ("uri-reference",)
+"""Formats of which the empty string is one."""
+SHORTER: Mapping[str, str] = {
+    "uri": r"[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9.-]{1,200}(?:/[A-Za-z0-9._~!$&'()*+,;=:@/?-]{0,1800})?"
+}
+"""Patterns of some strings of a format, for a length beside it: pydantic's URLs have up to 2,083 characters."""
+_LOCAL = r"[A-Za-z0-9_'+\-"
+SAME: Mapping[str, str] = {
+    rf"^(?!\.)(?!.*\.\.)({_LOCAL}\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{{2,}}$": (
+        rf"^({_LOCAL}]+\.)*{_LOCAL}]*[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{{2,}}$"
+    )
+}
+"""Patterns with look-arounds, and what matches the same without: an e-mail address of zod 4.0 to 4.5."""
 MOST_MULTIPLES = 1_000
 LONGEST = 10_000
 """Maximum characters of a string with a length; a larger `maxLength` is lowered to this."""
@@ -44,9 +64,11 @@ def string(branch: Parts) -> Json | None:
         return None
     texts: dict[str, Path] = {}
     for part in branch:
-        for name in ("format", "pattern"):
-            if (text := part.get(name, str, "a text")) is not None:
-                texts.setdefault(f"{name} {text}", (*part.path, name))
+        kind, pattern = part.get("format", str, "a text"), part.get("pattern", str, "a text")
+        if kind is not None and _is_enforced(kind, beside=pattern or ""):
+            texts.setdefault(f"format {kind}", (*part.path, "format"))
+        if pattern is not None:
+            texts.setdefault(f"pattern {pattern}", (*part.path, "pattern"))
     if not texts:
         if not least and most is None:
             return {"type": "string"}
@@ -59,15 +81,20 @@ def string(branch: Parts) -> Json | None:
     if name == "format":
         if text not in FORMATS:
             raise SchemaError(where, f"only these can be enforced: {', '.join(FORMATS)}. Leave it out")
-        if not FORMATS[text] and not least and most is None:
+        if not FORMATS[text] and most is None and least <= (text not in BLANK):
             return {"type": "string", "format": text}
-        if least or most is not None:
+        if not FORMATS[text] and text not in SHORTER:
             raise SchemaError(where, "a length stands beside it: leave one of them out")
-        text = f"^{FORMATS[text]}$"
+        text = f"^{FORMATS[text] or SHORTER[text]}$"
     try:
-        return _matching(patterns.bounded(patterns.parse(text), least, most))
+        return _matching(patterns.bounded(patterns.parse(SAME.get(text, text)), least, most))
     except PatternError as error:
         raise SchemaError(where, str(error)) from None
+
+
+def _is_enforced(kind: str, beside: str) -> bool:
+    """Return whether a format constrains a string. None does beside a pattern of the whole string, as zod writes it."""
+    return kind in FORMATS.keys() | NOT_ENFORCED and not (beside.startswith("^") and beside.endswith("$"))
 
 
 def _matching(pattern: patterns.Pattern) -> Json:

@@ -1,5 +1,6 @@
 """JSON schemas are rewritten to the few forms that are enforced, or refused with the path of the keyword."""
 
+import json
 import random
 import re
 from typing import Any
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 from models.chat.grammars import patterns
 from models.chat.grammars.language import KEYWORDS, REFUSED, RULES, rewrite, rewrite_tag
 from models.chat.grammars.parts import SchemaError, dotted
+from models.chat.grammars.scalars import SAME, SHORTER
+from tests.contract.chat.schemas.drawn import faults
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
+REST = patterns.write(patterns.Repeat(patterns.ANY, 0, None))
 
 
 def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
@@ -74,6 +78,12 @@ def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
         ({"type": "integer", "multipleOf": 5, "minimum": 1, "maximum": 12}, {"enum": [5, 10]}),
         ({"pattern": "^[a-z]+$", "maxLength": 3}, {"type": "string", "pattern": "^(?:[a-z]{1,3})$"}),
         ({"pattern": "^(?:ab)?$", "maxLength": 2}, {"type": "string", "pattern": "^(?:(?:[a][b]){0,1})$"}),
+        # zod's strings have both, and formats of their own; pydantic's have formats of OpenAPI, and URLs lengths
+        ({"type": "string", "format": "date", "pattern": "^[1-9]$"}, {"type": "string", "pattern": "^(?:[1-9])$"}),
+        ({"type": "string", "format": "ulid", "pattern": "^[a-b]"}, {**TEXT, "pattern": f"^(?:[a-b]{REST})$"}),
+        ({"type": "string", "format": "password"}, TEXT),
+        ({"type": "string", "format": "uri", "minLength": 1}, {"type": "string", "format": "uri"}),
+        ({"type": "string", "format": "uuid", "maxLength": 36}, rewrite({"type": "string", "format": "uuid"})),
         (
             {"oneOf": [{"properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"]},
             {"anyOf": [closed({"k": {"enum": [k]}}, "k") for k in "ab"]},
@@ -96,6 +106,10 @@ def test_schemas_are_rewritten(schema: Any, rewritten: Any) -> None:
         ({"if": {}, "then": {"type": "string"}}, "then"),
         ({"type": "string", "format": "date", "pattern": "^1999"}, "pattern"),
         ({"type": "string", "format": "regex"}, "format"),
+        ({"type": "string", "format": "email", "maxLength": 9}, "format"),
+        ({"type": "string", "format": "uri", "maxLength": 9}, "format"),
+        ({"type": "string", "format": "uri-reference", "minLength": 1}, "format"),
+        ({"allOf": [{"format": "date"}, {"pattern": "^[1-9]$"}]}, "allOf[1].pattern"),
         ({"properties": {"a": {"anyOf": [TEXT, {"$ref": "https://a.example/x"}]}}}, "properties.a.anyOf[1].$ref"),
         ({"$ref": "#/$defs/none"}, "$ref"),
         ({"$ref": "#none"}, "$ref"),
@@ -124,6 +138,31 @@ def test_schemas_are_refused_with_the_path(schema: Any, path: str) -> None:
     with pytest.raises(SchemaError) as refused:
         rewrite(schema)
     assert dotted(refused.value.path) == path
+
+
+def test_zods_pattern_of_an_address_is_matched_without_its_look_arounds() -> None:
+    (old,) = SAME
+    for text in (
+        "a@b.cd",
+        "a.b+c@d-e.f.gh",
+        ".a@b.cd",
+        "a..b@c.de",
+        "a.@b.cd",
+        "a'@b.cd",
+        "a'b@c.de",
+        "a@b..cd",
+        "a@b",
+    ):
+        pattern = rewrite({"type": "string", "format": "email", "pattern": old})["pattern"]
+        assert bool(re.search(pattern, text)) == bool(re.search(old, text)), text
+
+
+@settings(max_examples=50)
+@given(st.from_regex(SHORTER["uri"], fullmatch=True))
+def test_urls_with_a_length_are_urls(text: str) -> None:
+    schema = {"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}
+    assert re.search(rewrite(schema)["pattern"], text)
+    assert not faults(schema, json.dumps(text))
 
 
 def test_every_keyword_has_a_rule() -> None:
