@@ -87,7 +87,8 @@ def unknown_path_error(path: str) -> NotFound:
     stripped = single.rstrip("/")
     bare = stripped.removeprefix("/v1").removeprefix("/")
     others = (f"/v1/{bare}", f"/{bare}", stripped[stripped.rfind("/v1/") :], stripped[stripped.rfind("/api/") :])
-    near = next((one for one in others if one in PATHS and one != path), None)  # the fleet's port lacks some of PATHS
+    # the fleet's port lacks some of PATHS
+    near = next((one for one in others if bare and one in PATHS and one != path), None)
     if near is None:
         advice = foreign.advice(stripped) or _similar(stripped) or "See /docs."
     else:

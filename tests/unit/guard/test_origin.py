@@ -276,6 +276,10 @@ def test_a_path_of_the_fleets_port_is_not_its_own_remedy() -> None:
     assert "It is at /v1/status." in unknown_path_error("/status").message
 
 
+def test_the_beginning_of_paths_is_not_at_another_address() -> None:
+    assert unknown_path_error("/v1/").message == "There is no '/v1/' here. See /docs."
+
+
 async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Path) -> None:
     page = b"Origin: https://chat.example\r\n"
     expected = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n"
