@@ -369,6 +369,8 @@ class _Rewriter:
         named = any(part.has("properties") for part in branch)
         patterned = [part for part in branch if part.get("patternProperties", Mapping, "an object")]
         limited = [part for part in branch if part.schema.get("propertyNames") not in (None, True, {})]
+        if limited and not (named or patterned or limited[1:]) and _lists(limited[0], _required(branch)):
+            return None, False  # the required names are all
         if named or any(part.has("required") for part in branch) or len(patterned) + len(limited) > 1:
             for name, parts in (("patternProperties", patterned), ("propertyNames", limited)):
                 for part in parts:
@@ -389,6 +391,8 @@ class _Rewriter:
     def _name_pattern(self, names: Part) -> str:
         """Return the pattern of names that fit a schema."""
         node = self._node((names, Part({"type": "string"}, (*names.path, "type"))))
+        if isinstance(node, dict) and "$ref" in node:
+            node = self._definitions.get(str(node["$ref"]).rpartition("/")[2])  # None while it is being written
         if node == {"type": "string"}:
             return patterns.write(patterns.Repeat(patterns.ANY, 0, None))
         if isinstance(node, dict) and "enum" in node:
@@ -482,6 +486,15 @@ def _required(branch: Parts) -> set[str]:
             raise SchemaError((*part.path, "required"), "it must be a list of names")
         names |= set(listed or ())
     return names
+
+
+def _lists(part: Part, required: set[str]) -> bool:
+    """Return whether `propertyNames` lists exactly the required names, as zod writes a record of an enum."""
+    names = part.schema["propertyNames"]
+    if not isinstance(names, Mapping) or names.keys() - {"enum", "type"} or names.get("type", "string") != "string":
+        return False
+    listed = names.get("enum")
+    return isinstance(listed, list) and all(isinstance(name, str) for name in listed) and set(listed) == required
 
 
 def _with_counts(node: Json, branch: Parts, is_open: bool) -> Json | None:

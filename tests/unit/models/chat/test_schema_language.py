@@ -92,6 +92,17 @@ def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
             {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": WHOLE},
             {"type": "object", "patternProperties": {"^(?:(?:[a]|[b]))$": WHOLE}, "additionalProperties": False},
         ),
+        (
+            {"propertyNames": {"enum": ["b", "a"]}, "additionalProperties": WHOLE, "required": ["b", "a"]},
+            closed({"a": WHOLE, "b": WHOLE}, "a", "b"),
+        ),
+        (
+            {"propertyNames": {"$ref": "#/$defs/e"}, "additionalProperties": WHOLE, "$defs": {"e": {"enum": ["a"]}}},
+            {
+                "type": "object", "patternProperties": {"^(?:(?:[a]))$": WHOLE}, "additionalProperties": False,
+                "$defs": {"d0": {"enum": ["a"]}},
+            },
+        ),
     ],
     ids=str,
 )  # fmt: skip
@@ -121,6 +132,7 @@ def test_schemas_are_rewritten(schema: Any, rewritten: Any) -> None:
         ({"uniqueItems": True}, "uniqueItems"),
         ({"minProperties": 2}, "minProperties"),
         ({"properties": {"a": {}}, "patternProperties": {"^b": {}}}, "patternProperties"),
+        ({"propertyNames": {"enum": ["a", "b"]}, "required": ["a"]}, "propertyNames"),
         ({"patternProperties": {"^a": {}, "^b": {}}}, "patternProperties.^b"),
         ({"type": "strin"}, "type"),
         ({"minLength": -1}, "minLength"),
