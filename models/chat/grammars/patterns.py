@@ -103,6 +103,9 @@ INVERTED = {"d": "D", "w": "W", "s": "S", "D": "d", "W": "w", "S": "s"}
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 DOT = _inverted(_of("\n\r\u2028\u2029"))
 ANY = Chars(PLAIN)
+MOST_REPEATS = 128
+"""The grammar library (xgrammar 0.2.8) fails on more repetitions of what is ASCII, where it remembers grammars."""
+LONGEST = 1_000
 _COUNT = re.compile(r"\{(\d{1,9})(?:(,)(\d{1,9})?)?\}")
 _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
 _QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -299,6 +302,8 @@ def write(pattern: Pattern) -> str:
             return "".join(map(write, parts))
         case Choice(options):
             return "(?:" + "|".join(map(write, options)) + ")"
+        case Repeat(part, least, most) if max(least, most or 0) > MOST_REPEATS and not _is_beyond_ascii(part):
+            return write(_in_pieces(part, least, most))
         case Repeat(part, least, most):
             inside = write(part) if isinstance(part, Chars | Choice) else f"(?:{write(part)})"
             if (least, most) == (0, None):
@@ -306,6 +311,29 @@ def write(pattern: Pattern) -> str:
             if (least, most) == (1, None):
                 return inside + "+"
             return inside + (f"{{{least}}}" if least == most else f"{{{least},{'' if most is None else most}}}")
+
+
+def _is_beyond_ascii(part: Pattern) -> bool:
+    return isinstance(part, Chars) and any(last > ASCII for _, last in _both(part.ranges, PLAIN))
+
+
+def _in_pieces(part: Pattern, least: int, most: int | None) -> Pattern:
+    """Return a repetition as repetitions of at most MOST_REPEATS, with one way to match each text.
+
+    The grammar library takes seconds for thousands of them, so at most LONGEST are written where fewer are enough.
+    """
+    piece = Repeat(part, MOST_REPEATS, MOST_REPEATS)
+    pieces, left = divmod(least, MOST_REPEATS)
+    begin = (Repeat(piece, pieces, pieces), Repeat(part, left, left))
+    if most is None:
+        return Sequence((*begin, Repeat(part, 0, None)))
+    pieces, left = divmod(min(most, max(least, LONGEST)) - least, MOST_REPEATS)
+    full = Sequence((Repeat(piece, pieces, pieces), Repeat(part, 0, left)))
+    if not pieces:
+        return Sequence((*begin, full))
+    return Sequence(
+        (*begin, Choice((Sequence((Repeat(piece, 0, pieces - 1), Repeat(part, 0, MOST_REPEATS - 1))), full)))
+    )
 
 
 def _range(ends: tuple[int, int]) -> str:

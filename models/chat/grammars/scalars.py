@@ -39,7 +39,7 @@ NOT_ENFORCED = frozenset(
 BLANK = ("uri-reference",)
 """Formats of which the empty string is one."""
 SHORTER: Mapping[str, str] = {
-    "uri": r"[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9.-]{1,200}(?:/[A-Za-z0-9._~!$&'()*+,;=:@/?-]{0,1800})?"
+    "uri": r"[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9.-]{1,120}(?:/[A-Za-z0-9._~!$&'()*+,;=:@/?-]{0,500})?"
 }
 """Patterns of some strings of a format, for a length beside it: pydantic's URLs have up to 2,083 characters."""
 _LOCAL = r"[A-Za-z0-9_'+\-"

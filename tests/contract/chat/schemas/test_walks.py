@@ -28,14 +28,14 @@ CLOSING = frozenset(b'"}],\\')
 
 
 @cache
-def _compiler() -> Any:
+def _compiler(*, remembers: bool = False) -> Any:
     import xgrammar
 
     words = [bytes([byte]) for byte in range(256)] + [b"<end>"]
     vocabulary = xgrammar.TokenizerInfo(
         words, vocab_type=xgrammar.VocabType.RAW, vocab_size=len(words), stop_token_ids=[END]
     )
-    return xgrammar.GrammarCompiler(vocabulary, max_threads=1, cache_enabled=False)
+    return xgrammar.GrammarCompiler(vocabulary, max_threads=1, cache_enabled=remembers)
 
 
 def _compile(schema: Any, blanks: bool) -> Any:
@@ -103,3 +103,18 @@ def test_texts_that_a_compiled_schema_accepts_are_valid_by_the_schema() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_strings_that_a_format_accepts_have_that_format(name: str) -> None:
     assert sum(_check({"type": "string", "format": name}, seed, blanks=False) for seed in range(5)) > 5
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"pattern": "^[a-z]{0,200}$"},
+        {"pattern": "^[a-z]+$", "maxLength": 10_000},
+        {"pattern": "^(?:[a-z][0-9]){130,}$"},
+        {"format": "uri", "minLength": 1, "maxLength": 2083},
+        {"maxLength": 10_000},
+    ],
+    ids=str,
+)
+def test_many_repetitions_compile_where_grammars_are_remembered_as_in_vllm(schema: Any) -> None:
+    _compiler(remembers=True).compile_json_schema(json.dumps(rewrite({"type": "string", **schema})))

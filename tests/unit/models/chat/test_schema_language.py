@@ -169,6 +169,16 @@ def test_zods_pattern_of_an_address_is_matched_without_its_look_arounds() -> Non
         assert bool(re.search(pattern, text)) == bool(re.search(old, text)), text
 
 
+@pytest.mark.parametrize(
+    ("least", "most"), [(0, 129), (1, 128), (5, 300), (129, 129), (200, 456), (128, 256), (130, None), (0, 256)]
+)
+def test_many_repetitions_are_written_as_fewer(least: int, most: int | None) -> None:
+    counts = re.compile(patterns.write(patterns.Repeat(patterns.Chars(((97, 97),)), least, most)))
+    assert all(int(number) <= patterns.MOST_REPEATS for number in re.findall(r"\d+", counts.pattern))
+    for count in (0, 1, 4, 5, 127, 128, 129, 130, 199, 200, 255, 256, 257, 299, 300, 301, 456, 457, 600):
+        assert bool(counts.fullmatch("a" * count)) == (least <= count and (most is None or count <= most))
+
+
 @settings(max_examples=50)
 @given(st.from_regex(SHORTER["uri"], fullmatch=True))
 def test_urls_with_a_length_are_urls(text: str) -> None:
