@@ -219,6 +219,7 @@ async def test_nothing_is_remembered_of_removed_adapters(world: World) -> None:
     for letter in "ab":
         world.queue.forget_adapter(adapter(letter).digest)
     await dropped(world, adapter("a"))
+    await effects.wait_until_settled()  # else its drop may be answered after "c" is forgotten
     world.queue.close()
     waiting = asyncio.create_task(world.queue.acquire(adapter("c")))
     await asyncio.sleep(0)
