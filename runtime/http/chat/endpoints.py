@@ -52,11 +52,14 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
             yield event.data
     if begin is None or opened:
         return
-    code, data = None, bytes(whole)
-    if begin.status >= 400 and data:
-        code, data = http_errors.translate_engine_error(begin.status, data, dialect)
-    length = {} if begin.status < 400 and begin.is_stream else {"content-length": str(len(data))}
-    yield replace(begin, headers={**begin.headers, **length}, code=code)
+    data = bytes(whole)
+    if begin.status >= 400:  # without a length, which would end the request's record: a fall-back may answer yet
+        code, data = http_errors.translate_engine_error(begin.status, data, dialect) if data else (None, data)
+        yield replace(begin, code=code)
+    elif begin.is_stream:
+        yield begin
+    else:
+        yield replace(begin, headers={**begin.headers, "content-length": str(len(data))})
     yield data
 
 
