@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from models.broken_files import SETTINGS, VOCABULARIES
 from models.process_control import die_with_parent
 from registry.base.importing import TRAINING, fast_imports
 from registry.base.wording import first_line
@@ -19,11 +20,7 @@ from registry.errors import RoundhouseError, short
 from registry.files import git_lfs
 from registry.recipes.definition import Recipe, Task
 
-JSONS = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "vocabulary.json", "preprocessor_config.json", "processor_config.json",
-    "chat_template.json", "modules.json", "*sentence*.json", "sentence_*.json", "*.index.json", "*/config.json",
-)  # fmt: skip
+JSONS = (*SETTINGS, *VOCABULARIES, "*sentence*.json", "*.index.json", "*/config.json")
 """Files that an engine or its library parses."""
 TEXTS = ("chat_template.jinja", "merges.txt", "vocab.txt")
 MOST_FAULTS, LONGEST = 100, 1000
