@@ -401,7 +401,7 @@ class _Rooms:
 
         self.console.texts.set_teams(await asyncio.to_thread(teams_storing_texts, database))
         await self.limits.read(database)
-        await self.responses.read(database)
+        await self.responses.read(database, alone=self.ledger.is_alone)
         self.batches.wake()
 
     async def _fetch(self, entry: ModelEntry, on_progress: sources.Fetched) -> None:

@@ -42,12 +42,15 @@ class ResponseStore:
         self._running: dict[str, asyncio.Task[bytes]] = {}
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def read(self, database: Database) -> None:
-        """Read the teams' settings again. The first call also marks responses of the previous run as failed."""
+    async def read(self, database: Database, *, alone: bool = False) -> None:
+        """Read the teams' settings again. The first call also marks responses of the previous run as failed.
+
+        alone: no other server can use the database.
+        """
         if self._table is None:
             server = await asyncio.to_thread(server_id, self._data_dir)
             table = ResponseTable(database, server, self._bounds.responses_bytes)
-            if interrupted := await asyncio.to_thread(table.interrupt):
+            if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
                 log.warning(
                     "background responses of the previous run were marked as failed", extra={"responses": interrupted}
                 )

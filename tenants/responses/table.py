@@ -137,9 +137,12 @@ class ResponseTable:
         """Whether the row claims to be running on this server."""
         return row.running and row.server == self._server
 
-    def interrupt(self, *ids: str) -> int:
-        """Mark this server's running responses as failed, or only those with these ids. Returns how many."""
-        mine = [RESPONSES.c.server == self._server, RESPONSES.c.running]
+    def interrupt(self, *ids: str, alone: bool = False) -> int:
+        """Mark this server's running responses as failed, or only those with these ids. Returns how many.
+
+        alone: no other server uses the database, so those of another server come from a restored backup.
+        """
+        mine = [sa.true() if alone else RESPONSES.c.server == self._server, RESPONSES.c.running]
         if ids:
             mine.append(RESPONSES.c.id.in_(ids))
         with self._database.read() as connection:

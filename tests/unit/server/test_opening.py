@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import gc
+import json
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ from runtime.residency.policy import NO_LIMIT
 from runtime.server import api_process
 from runtime.server.api_process import ApiProcess
 from runtime.server.shutdown import Shutdown
+from tenants.responses.table import ResponseTable
+from tenants.storage.opening import open_tables
 from tests.system.serving import STARTER
 
 
@@ -66,6 +70,17 @@ async def test_responses_without_a_key_are_stored_for_the_hours_of_the_setting(t
         assert (responses.hours(DEFAULT_TEAM), responses.hours("search")) == (24, 0)
         assert await responses.put("resp_1", DEFAULT_TEAM, b"[]", b"{}")
         assert (await responses.get(DEFAULT_TEAM, "resp_1")).answer == b"{}"
+
+
+async def test_responses_that_ran_when_a_backup_was_made_fail_after_its_restore(tmp_path: Path) -> None:
+    """The restored server has a new id, and no other one would end them."""
+    data = tmp_path / "data"
+    with closing(open_tables(data)) as database:
+        ResponseTable(database, "before", 1 << 20).put("resp_1", DEFAULT_TEAM, 1, b"[]", b"{}", running=True)
+    settings = Settings(recipes=(), data_dir=data, run_dir=tmp_path / "run", prewarm=False, watch=False)
+    async with open_gateway(settings, Documents(), NO_DEVICE) as gateway:
+        row = await gateway.services.responses.get(DEFAULT_TEAM, "resp_1")
+    assert (row.running, json.loads(row.answer)["status"]) == (False, "failed")
 
 
 def test_periods_of_budgets_are_by_the_ledgers_clock(tmp_path: Path) -> None:
