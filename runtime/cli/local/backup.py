@@ -9,8 +9,8 @@
 | `merged/`                | whole folders, immutable                                                        |
 | `files/`                 | with `files`, like `store/`. Otherwise the copied database has no files, batches |
 |                          | and stored responses, because all contain people's texts                        |
-| `recipes/`, `pepper`     | files. A recipe of a merged model names it by a relative path, so that it is    |
-|                          | found wherever the copy is restored                                             |
+| `recipes/`, `pepper`,    | files. A recipe of a merged model names it by a relative path, so that it is    |
+| `providers/`, `notes/`   | found wherever the copy is restored                                             |
 
 Everything else can be recreated (`converted/`), belongs to one run (`incoming/`, `lock`, `server.json`) or to one
 server (`server-id`, `elsewhere`, `ledger.journal`), or is downloaded again.
@@ -40,7 +40,7 @@ from runtime.cli.local.data_dir import HALF_RESTORED, LOCK, STATE, was_served
 DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
-FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers")
+FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers", "notes")
 FILES = "files"
 UNFINISHED = {**dict.fromkeys(BY_DIGEST, "tmp-"), FILES: "incoming"}
 """Beginning of the names of unfinished parts. Others are hidden."""
@@ -286,7 +286,7 @@ def _check_complete(folder: Path) -> None:
             continue
         with closing(sqlite3.connect(folder / name)) as database:
             try:
-                (result,) = database.execute("PRAGMA quick_check").fetchone()
+                (result,) = database.execute("PRAGMA integrity_check").fetchone()
             except sqlite3.DatabaseError as error:
                 result = str(error)
             if result != "ok":

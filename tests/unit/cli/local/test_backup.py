@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 import yaml
 
 from adapters.content.forms import CONFIG, TENSORS
-from adapters.store import MARK, Store
+from adapters.store import MARK, AdapterNotes, Store
 from batches.callbacks.outbox import OutboxTable
 from batches.callbacks.webhooks import WebhookTable
 from batches.content.folder import FolderBytes
@@ -353,6 +354,35 @@ def test_an_adapter_that_a_bad_disk_has_changed_is_not_restored_as_valid(tmp_pat
     assert Store(data / "store").check(digest), "not read again"
     with pytest.raises(EngineFailed, match="content has changed"):
         Store(tmp_path / "again" / "store").check(digest)
+
+
+def test_notes_of_adapters_are_copied(tmp_path: Path) -> None:
+    """Only the check of their files, which may be gone, could write them again."""
+    with State(tmp_path / "data"):
+        pass
+    AdapterNotes(tmp_path / "data" / "notes").write(new(1).digest, ("rank pattern",))
+    back_up(tmp_path / "data", tmp_path / "copy", pepper=False)
+    restore(tmp_path / "copy", tmp_path / "again")
+    assert AdapterNotes(tmp_path / "again" / "notes").of(new(1).digest) == ("rank pattern",)
+
+
+def test_a_backup_with_a_damaged_index_is_refused(tmp_path: Path) -> None:
+    """Lookups by it would miss rows that are there, such as an adapter's name."""
+    with State(tmp_path / "data") as state:
+        state.adapters.register(KEY, new(1))
+    (tmp_path / "data" / "store" / new(1).digest.removeprefix("sha256:")).mkdir(parents=True)
+    back_up(tmp_path / "data", tmp_path / "copy", pepper=False)
+    file = tmp_path / "copy" / "state.db"
+    with closing(sqlite3.connect(file)) as database:
+        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'versions_by_digest'").fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    content = bytearray(file.read_bytes())
+    place = content.index(new(1).digest.encode(), (page - 1) * size)
+    content[place + 20] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(RefusedError, match=r"state\.db in .* is damaged"):
+        restore(tmp_path / "copy", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_copy_is_flushed_to_the_disk_before_it_counts_as_done(
