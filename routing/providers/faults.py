@@ -2,13 +2,15 @@
 
 | status                | words (type or code)                | error              | retry | breaker |
 |-----------------------|-------------------------------------|--------------------|-------|---------|
-| any                   | about money, such as insufficient_quota; or 402 | provider_no_credit | no | - |
+| any                   | about money, or 402 without Retry-After | provider_no_credit | no     | -       |
 | 401, 403              | or about the key, such as invalid_api_key | provider_key | no    | -       |
-| 404                   |                                     | provider_model     | no    | -       |
-| 429                   |                                     | provider_busy      | yes   | -       |
-| 503, 529              | or overloaded_error in a 200        | provider_overloaded | yes  | counts  |
-| 408, 409, 5xx         | or another error event in a 200     | provider_failed    | yes   | counts  |
+| 404, 410              |                                     | provider_model     | no    | -       |
+| 429                   | or 402 with Retry-After, as OpenRouter's while many run | provider_busy | yes | -   |
+| 503, 529, 498         | or overloaded_error in a 200        | provider_overloaded | yes  | counts  |
+| 408, 409, 424, 5xx    | or another error event in a 200     | provider_failed    | yes   | counts  |
 | 3xx                   |                                     | provider_answer    | no    | counts  |
+| 403                   | about the content, as from OpenRouter's moderation | the client's own fault | no | - |
+| 404                   | about a field other than the model  | the client's own fault | no | -     |
 | other 4xx             |                                     | the client's own fault: passed on unchanged | no | - |
 
 An error in a 200 whose code is a status, as with OpenRouter and vLLM, counts as that status. If its words blame the
@@ -42,6 +44,12 @@ KEY = frozenset({"API_KEY_INVALID", "invalid_api_key"})
 """Google reports a bad key with a 400, although it is not the client's fault."""
 LIMITED = frozenset({"rate_limit_error", "rate_limit_exceeded", "requests", "tokens"})
 OVERLOADED = frozenset({"overloaded_error", "overloaded"})
+CONTENT = "content_policy_violation"
+BLOCKED = frozenset({"flagged_input", "patterns"})
+"""Fields of `metadata` in a 403 with which OpenRouter's moderation and guardrails refuse a request's content."""
+NOT_THE_CLIENTS = frozenset({401, 402, 403, 404, 408, 409, 410, 424, 429, 498})
+"""Statuses of 4xx that are not about the request. Azure answers a failure of the model with a 424, and Groq a lack of
+capacity with a 498."""
 REFUSED = frozenset(
     [
         "invalid_request_error",
@@ -75,7 +83,7 @@ class ErrorWords(msgspec.Struct):
     code: str | int | None = None
     param: str | None = None
     reason: str | None = None
-    """Google's reason, from an error's details."""
+    """Google's reason, from an error's details; CONTENT for OpenRouter's refusals of content."""
 
     @property
     def names(self) -> set[str]:
@@ -98,8 +106,10 @@ def read(body: bytes) -> ErrorWords:
         return ErrorWords(_text(content))
     error = content.get("error")
     named = error if isinstance(error, dict) else content
-    code, details = named.get("code"), named.get("details")
-    reasons = (_named(detail, "reason") for detail in details) if isinstance(details, list) else ()
+    code, details, metadata = named.get("code"), named.get("details"), named.get("metadata")
+    reasons = [_named(detail, "reason") for detail in details] if isinstance(details, list) else []
+    if isinstance(metadata, dict) and metadata.keys() & BLOCKED:
+        reasons.append(CONTENT)
     return ErrorWords(
         _text(content),
         _named(named, "type"),
@@ -141,8 +151,11 @@ def is_the_clients(status: int, body: bytes) -> bool:
     """Whether any server would refuse the same request."""
     words = read(body)
     status = _status(status, words)
-    others = (401, 402, 403, 404, 408, 409, 429)
-    return 400 <= status < 500 and status not in others and not words.names & (MONEY | KEY)
+    if words.names & (MONEY | KEY):
+        return False
+    is_about_content = status == 403 and words.reason == CONTENT
+    names_other_field = status == 404 and words.param not in (None, "", "model")  # such as a file or an earlier item
+    return is_about_content or names_other_field or (400 <= status < 500 and status not in NOT_THE_CLIENTS)
 
 
 def _status(status: int, words: ErrorWords) -> int:
@@ -161,28 +174,26 @@ def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str])
     status = _status(status, words)
     quote = f" It said: {words.message[:QUOTED]}" if words.message else ""
     after, again = retry_after(headers), headers.get("x-should-retry", "").lower() != "false"
-    if status == 402 or words.names & MONEY:
+    if (status == 402 and after is None) or words.names & MONEY:
         return ProviderFailed(
             f"Provider '{provider}' has no credit left for this server.{quote}", code="provider_no_credit", counts=False
         )
     if status in (401, 403) or words.names & KEY:
-        quoted = quote if status == 403 else ""  # a 403 may be about the request; a 401 often quotes parts of the key
-        return ProviderFailed(
-            f"Provider '{provider}' refused this server's key: the operator has to look at its variable.{quoted}",
-            code="provider_key",
-            counts=False,
-        )
-    if status == 404:
+        refused = f"Provider '{provider}' refused this server's key: the operator has to look at its variable."
+        if status == 403:  # it may be about the request; a 401 often quotes parts of the key
+            refused = f"Provider '{provider}' does not allow this request, or not with this server's key.{quote}"
+        return ProviderFailed(refused, code="provider_key", counts=False)
+    if status in (404, 410):
         return ProviderFailed(
             f"Provider '{provider}' does not have this model or path: the operator has to look at its recipe.{quote}",
             code="provider_model",
             counts=False,
         )
-    if status == 429 or (status == 200 and words.names & LIMITED):
+    if status in (402, 429) or (status == 200 and words.names & LIMITED):
         return ProviderBusy(
             f"Provider '{provider}' takes no more requests now.{quote}", retry_after=after, again=again, counts=False
         )
-    if status in (503, 529) or words.names & OVERLOADED:
+    if status in (498, 503, 529) or words.names & OVERLOADED:
         return ProviderOverloaded(f"Provider '{provider}' is overloaded.{quote}", retry_after=after or 1.0, again=again)
     if 300 <= status < 400:
         return ProviderFailed(

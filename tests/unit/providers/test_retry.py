@@ -1,5 +1,6 @@
 """Retries: their delay, their number, and the errors that allow them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,13 @@ MONEY = b'{"type":"error","error":{"type":"billing_error","message":"m"}}'
         (429, MONEY, {}, "provider_no_credit", False, False),
         (400, MONEY, {}, "provider_no_credit", False, False),
         (402, b"<html>", {}, "provider_no_credit", False, False),
+        (402, b"", {"retry-after": "9"}, "provider_busy", True, False),
         (403, b"", {}, "provider_key", False, False),
         (404, b"", {}, "provider_model", False, False),
+        (404, b'{"error":{"param":"model"}}', {}, "provider_model", False, False),
+        (410, b'{"error":"deprecated"}', {}, "provider_model", False, False),
+        (424, b"", {}, "provider_failed", True, True),
+        (498, b'{"error":{"type":"capacity_exceeded"}}', {}, "provider_overloaded", True, True),
         (408, b"", {}, "provider_failed", True, True),
         (500, b'{"error":"text"}', {}, "provider_failed", True, True),
         (529, b"", {}, "provider_overloaded", True, True),
@@ -107,6 +113,23 @@ def test_the_clients_faults_are_recognised(status: int) -> None:
     assert is_the_clients(status, b'{"error":{"type":"invalid_request_error"}}')
     assert is_the_clients(200, b'{"error":{"code":%d}}' % status)
     assert is_the_clients(200, b'{"error":{"code":"invalid_image_url"}}')
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (403, b'{"error":{"code":403,"message":"m","metadata":{"reasons":["violence"],"flagged_input":"x"}}}'),
+        (403, b'{"error":{"code":403,"message":"m","metadata":{"patterns":["ignore all"]}}}'),
+        (404, b'{"error":{"message":"no item rs_1","type":"invalid_request_error","param":"input","code":null}}'),
+    ],
+    ids=["OpenRouter's moderation", "OpenRouter's guardrails", "OpenAI's items"],
+)
+async def test_a_refusal_of_the_content_is_the_clients_fault(tmp_path: Path, status: int, body: bytes) -> None:
+    """The operator was told to look at the key or the recipe."""
+    assert is_the_clients(status, body)
+    async with rigged(tmp_path, lambda seen: Play([body], status=status)) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["message"]) == (status, json.loads(body)["error"]["message"])
 
 
 def test_retries_are_limited_to_retryable_errors_and_the_budget() -> None:
