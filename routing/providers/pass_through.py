@@ -75,6 +75,15 @@ _HALF = re.compile(
 """Half of a surrogate pair, such as of an emoji: JavaScript servers may split it."""
 
 
+def _whole_characters(data: bytes) -> bytes:
+    """Return the data as UTF-8. A server that sends each token's bytes may split a character between two events."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode(errors="replace").encode()
+    return data
+
+
 class BadAnswer(Exception):
     """An invalid answer. The message completes 'Provider x ...'."""
 
@@ -114,7 +123,7 @@ class _Usage(msgspec.Struct):
 def merged(before: Usage, raw: msgspec.Raw) -> Usage:
     """Merge reported usage. Later values win, because Anthropic reports in two parts."""
     try:
-        reported = msgspec.json.decode(raw, type=_Usage | None)
+        reported = msgspec.json.decode(raw, type=_Usage | None, strict=False)
     except NOT_JSON:
         return before
     if reported is None:
@@ -162,6 +171,7 @@ class AnswerProgress:
 
     def object(self, data: bytes) -> tuple[bytes, dict[str, msgspec.Raw]]:
         """Return an object with the client's model name, and its fields. Raises BadAnswer for anything else."""
+        data = _whole_characters(data)
         try:
             parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except NOT_JSON:

@@ -102,7 +102,7 @@ def _embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
 def _read_vectors(data: bytes, request: EmbedRequest) -> TaskAnswer:
     """Read vectors. All tokens are assigned to the first input, because providers sum them up. Raises BadAnswer."""
     try:
-        answer = msgspec.json.decode(data, type=_Vectors)
+        answer = msgspec.json.decode(data, type=_Vectors, strict=False)
         rows = [_floats(item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
     except (ValueError, *NOT_JSON):
         raise BadAnswer("answered with invalid vectors") from None
@@ -166,7 +166,7 @@ def _read_ranking(data: bytes, request: RerankRequest) -> TaskAnswer:
     If any score is outside of 0 to 1, all are logits already, as from llama.cpp, and from TEI with `raw_scores`.
     """
     try:
-        decoded = msgspec.json.decode(data, type=_Ranked | list[_TextScore])
+        decoded = msgspec.json.decode(data, type=_Ranked | list[_TextScore], strict=False)
     except NOT_JSON:
         raise BadAnswer("answered with an invalid ranking") from None
     ranking = _Ranked([_Scored(one.index, one.score) for one in decoded]) if isinstance(decoded, list) else decoded
@@ -272,7 +272,7 @@ def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> "Calla
 def _read_transcript(data: bytes, request: TranscribeRequest) -> TaskAnswer:
     """Read a transcript. Defaults: one segment, and the length of the recording. Raises BadAnswer."""
     try:
-        transcript = msgspec.json.decode(data, type=_Transcript)
+        transcript = msgspec.json.decode(data, type=_Transcript, strict=False)
     except NOT_JSON:
         raise BadAnswer("answered with an invalid transcript") from None
     usage_reported = transcript.usage or _AudioUsage()

@@ -195,7 +195,7 @@ class ChatAnswers:
 
 def _read(data: bytes | msgspec.Raw, kind: type[Read]) -> Read:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind, strict=False)
     except NOT_JSON:
         raise BadAnswer("answered with an invalid message") from None
 

@@ -124,9 +124,12 @@ class ChatCompletion(msgspec.Struct):
 
 
 def read(data: bytes) -> ChatCompletion:
-    """Read a completion, adding an id and numbers of tool calls if missing. Raises BadAnswer."""
+    """Read a completion, adding an id and numbers of tool calls if missing. Raises BadAnswer.
+
+    Some servers count tokens as 12.0 or "12", which is no reason to lose the answer.
+    """
     try:
-        completion = msgspec.json.decode(data, type=ChatCompletion)
+        completion = msgspec.json.decode(data, type=ChatCompletion, strict=False)
     except NOT_JSON:
         raise BadAnswer("answered with an invalid completion") from None
     completion.id = completion.id or f"chatcmpl-{secrets.token_hex(12)}"

@@ -53,7 +53,7 @@ class EngineAnswer(msgspec.Struct):
 def read(data: bytes, status: int = 500) -> EngineAnswer:
     """Decode an answer. Raises the error in it; `status` is used if that has none."""
     try:
-        answer = msgspec.json.decode(data, type=EngineAnswer)
+        answer = msgspec.json.decode(data, type=EngineAnswer, strict=False)  # a provider may count tokens as 12.0
     except NOT_JSON:
         answer = EngineAnswer(error=EngineError("The engine's answer cannot be read."))
     if answer.error is not None:

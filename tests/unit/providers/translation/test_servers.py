@@ -260,6 +260,42 @@ async def test_half_a_character_does_not_end_a_stream(tmp_path: Path) -> None:
         assert words == ["a \ufffd", "\ufffd b", "c \U0001f600"]
 
 
+async def test_half_a_characters_bytes_do_not_end_an_answer(tmp_path: Path) -> None:
+    """Streams ended with an error, and translated answers were lost."""
+    halves = [piece({"content": half}) for half in ("a HALF", "HALF b")]
+    raw = [half.replace(b"HALF", code) for half, code in zip(halves, (b"\xf0\x9f", b"\x98\x80"), strict=True)]
+    answer = json.dumps(whole({"content": "a HALF b"})).encode().replace(b"HALF", b"\xf0\x9f")
+
+    def script(seen: Seen) -> Play:
+        events = [*raw, piece({"content": "c"}, "stop", usage=USAGE)]
+        return Play(events, content_type=traces.EVENTS) if seen.body.get("stream") else Play([answer])
+
+    async with rigged(tmp_path, script, **CHAT) as rig:
+        found = [words.replace("\ufffd", "?") for words, _ in await answers(rig)]
+        assert found == ["a ? b", "a ??? bc"] * 3
+        assert "c" in (await rig.chat(stream=True)).text
+        assert (await rig.chat()).json()["choices"][0]["message"]["content"] == "a \ufffd b"
+
+
+COUNTED: dict[str, Json] = {
+    "fractions": {name: float(value) for name, value in USAGE.items()},
+    "texts": {name: str(value) for name, value in USAGE.items()},
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+async def test_numbers_of_tokens_in_another_form_are_read(tmp_path: Path, name: str) -> None:
+    """Translated answers were lost, and others were charged by an estimate."""
+    usage = COUNTED[name]
+    answer = whole({"content": "Hello"}, usage=usage)
+    script = plays([piece({"content": "Hello"}), piece({}, "stop", usage=usage)], answer)
+    async with rigged(tmp_path, script, **CHAT) as rig:
+        assert [words for words, _ in await answers(rig)] == ["Hello"] * 6
+        await rig.chat(stream=True)
+        reported = {(one.usage.prompt_tokens, one.usage.completion_tokens) for one in rig.gateway.records.all}
+        assert reported == {(USAGE["prompt_tokens"], USAGE["completion_tokens"])}
+
+
 async def test_an_event_without_data_is_left_out(tmp_path: Path) -> None:
     """OpenAI's SDK would parse it as JSON. Comments, which keep the connection alive, are passed on."""
     events = [b"retry: 9\n\n", b": wait\nevent: ping\n\n", piece({"content": "x"}), b"data: \n\n", piece({}, "stop")]
