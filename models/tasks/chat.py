@@ -43,6 +43,8 @@ class ChatPayload:
     """Whether to use all the room for the answer instead of the path's default, if the client set no limit."""
     continues: bool = False
     """Whether the last message is the beginning of the answer. Providers have their own rule for it."""
+    is_translated: bool = False
+    """Whether `body` was translated from another dialect, so that the client did not choose the names of its fields."""
 
 
 async def _run(engine: ChatEngine, request: HttpCall, emit: EmitEvent) -> None:

@@ -176,7 +176,8 @@ def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> 
     if not isinstance(error, RoundhouseError):
         log.error("unmapped error in an endpoint", exc_info=error, extra={"request_id": request.context.id})
         return EngineFailed("The server failed on this request.", code="internal_error")
-    error.param = parsed.renamed.get(error.param or "", error.param)
+    if error.param is not None and (name := parsed.renamed.get(error.param)) is not None:
+        error.message, error.param = error.message.replace(f"'{error.param}'", f"'{name}'"), name
     return error
 
 

@@ -105,7 +105,7 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
         request["tool_choice"] = choice
     if (form := body.get("response_format")) is not None:
         request |= _format(mapping(form, "response_format"))
-    if (effort := body.get("reasoning_effort")) is not None:
+    if (effort := body.get("reasoning_effort")) not in (None, "none"):  # it does not think without being asked
         if effort not in EFFORTS:
             raise unsupported("reasoning_effort", f"the provider accepts {', '.join(EFFORTS)}")
         request["output_config"] = {**request.get("output_config", {}), "effort": effort}

@@ -123,7 +123,13 @@ class ProviderLease:
         return {BETA: ",".join(betas)} if betas else {}
 
     def _body(self, call: ChatPayload) -> Mapping[str, Any]:
-        """Cap an unbounded answer at the rest of the context, since providers refuse more."""
+        """The call's body with the provider's name for the bound on an answer, if the client did not choose that name.
+
+        An unbounded answer is capped at the rest of the context, since providers refuse more.
+        """
+        if call.is_translated:
+            bound = self._entry.upstream.provider.bound
+            return {bound if name == "max_tokens" else name: value for name, value in call.body.items()}
         requested, prompt = call.body.get("max_tokens"), call.body.get("prompt")
         if not call.fills or not isinstance(requested, int) or not isinstance(prompt, str):
             return call.body

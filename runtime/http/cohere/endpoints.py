@@ -46,12 +46,13 @@ def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
     body = convert({name: value for name, value in data.items() if value is not None}, CohereChatBody)
     without_effect = [name for name in WITHOUT_EFFECT if getattr(body, name) is not None]
     names = [*refuse_adapters(unknown_fields(data, CohereChatBody)), *without_effect]
-    call = ChatPayload("/v1/chat/completions", translation.chat(body))
+    call = ChatPayload("/v1/chat/completions", translation.chat(body), is_translated=True)
     return ParsedRequest(
         ModelRef(Task.CHAT, body.model),
         calls=lambda _: [call],
         render=lambda _, events: _stream(events) if body.stream else _whole(events),
         dialect=Dialect.COHERE,
+        renamed=translation.NAMES,
         stream=bool(body.stream),
         left_out=names,
     )

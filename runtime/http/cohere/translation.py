@@ -10,6 +10,16 @@ from registry.errors import BadRequest
 from runtime.http.cohere.bodies import CohereChatBody, CohereContent, CohereMessage, CohereTool
 
 Json = dict[str, Any]
+NAMES = {
+    "chat_template_kwargs": "thinking",
+    "max_completion_tokens": "max_tokens",
+    "reasoning_effort": "thinking",
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.token_budget",
+    "top_k": "k",
+    "top_p": "p",
+}
+"""Names of fields in translated bodies, with their names in Cohere's."""
 CHOICES = {"REQUIRED": "required", "NONE": "none"}
 
 

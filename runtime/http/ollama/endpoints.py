@@ -71,14 +71,15 @@ class OllamaRequest:
     context_warning: str = ""  # set if the last target's context is shorter than requested
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
-        self.timings.turn = self.timings.clock()
+        self.timings.turn, self.timings.first = self.timings.clock(), None  # an attempt before may have had a token
         if self.body is None:
             return []
         context = translation.read(self.ollama_body.options).num_ctx
         is_short = context is not None and context_length is not None and context > context_length
         self.context_warning = f"num_ctx: the model's context has {context_length} tokens" if is_short else ""
         if "prompt" not in self.body:
-            return [ChatPayload("/v1/chat/completions", self.body, continues=translation.is_begun(self.ollama_body))]
+            begun = translation.is_begun(self.ollama_body)
+            return [ChatPayload("/v1/chat/completions", self.body, continues=begun, is_translated=True)]
         if "max_tokens" in self.body:
             return [ChatPayload("/v1/completions", self.body)]
         limit = {} if context_length is None else {"max_tokens": context_length}  # vLLM's default is 16
@@ -87,7 +88,11 @@ class OllamaRequest:
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         for ability, name in self.needs.items():
             if ability not in target.abilities:
-                raise BadRequest(f"Model '{target.model}' {CANNOT[ability]}", param=name, code="unsupported_value")
+                what, why = CANNOT[ability]
+                if target.provider:
+                    why = f"`abilities` in its provider's document lacks {ability.value}"
+                message = f"Model '{target.model}' {what}: {why}. Leave '{name}' out."
+                raise BadRequest(message, param=name, code="unsupported_value")
         writer = Writer(self.ollama_body.model, self.path == CHAT, self.timings)
         if self.ollama_body.stream is False:
             parts = self._whole(writer, events)
@@ -130,11 +135,12 @@ class OllamaRequest:
 
 
 # Ollama's wording: its clients retry without the field after "does not support thinking" or "… tools".
-CANNOT: Mapping[Ability, str] = {
-    Ability.TOOLS: "does not support tools: its recipe has no tool_call_parser. Leave 'tools' out.",
-    Ability.THINKING: "does not support thinking: its recipe has no reasoning_parser. Leave 'think' out.",
-    Ability.VISION: "takes no images: it reads text only. Leave 'images' out.",
+CANNOT: Mapping[Ability, tuple[str, str]] = {
+    Ability.TOOLS: ("does not support tools", "its recipe has no tool_call_parser"),
+    Ability.THINKING: ("does not support thinking", "its recipe has no reasoning_parser"),
+    Ability.VISION: ("takes no images", "it reads text only"),
 }
+"""The limitation of a model without an ability, and its reason."""
 
 
 def _parsed_request(
@@ -164,6 +170,7 @@ def _parsed_request(
         request.calls,
         request.render,
         Dialect.OLLAMA,
+        renamed=translation.NAMES,
         left_out=[*refuse_adapters(unknown), *translation.unused(ollama_body.options)],
     )
 

@@ -20,6 +20,24 @@ from runtime.http.ollama.bodies import (
     OllamaOptions,
 )
 
+NAMES = {
+    "chat_template_kwargs": "think",
+    "frequency_penalty": "options.frequency_penalty",
+    "max_completion_tokens": "options.num_predict",
+    "max_tokens": "options.num_predict",
+    "min_p": "options.min_p",
+    "presence_penalty": "options.presence_penalty",
+    "reasoning_effort": "think",
+    "repetition_penalty": "options.repeat_penalty",
+    "response_format": "format",
+    "seed": "options.seed",
+    "stop": "options.stop",
+    "temperature": "options.temperature",
+    "top_k": "options.top_k",
+    "top_p": "options.top_p",
+}
+"""Names of fields in translated bodies, with their names in Ollama's."""
+
 
 def chat(body: OllamaChatBody) -> dict[str, Any]:
     """The body for /v1/chat/completions."""

@@ -330,6 +330,44 @@ async def test_fields_that_chat_completions_lack_are_refused(tmp_path: Path, mor
         assert not rig.fake.seen
 
 
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("/api/chat", {"options": {"repeat_penalty": 1.1}}, "options.repeat_penalty"),
+    ("/api/chat", {"format": "json"}, "format"),
+    ("/v2/chat", {"k": 3}, "k"),
+]
+
+
+@pytest.mark.parametrize(("path", "more", "name"), REFUSED)
+async def test_refusals_name_the_clients_own_field(tmp_path: Path, path: str, more: dict[str, Any], name: str) -> None:
+    """They named fields of chat completions, which the client had not sent."""
+    async with rigged(tmp_path, messages, "anthropic") as rig:
+        found = await rig.http.post(
+            path, json={"model": "there/big", "messages": [{"role": "user", "content": "hi"}], **more}
+        )
+        assert found.status_code == 400
+        assert f"'{name}' cannot be carried" in found.text
+
+
+async def test_think_false_is_accepted_for_a_model_that_thinks_on_request_only(tmp_path: Path) -> None:
+    """Clients of Ollama send `think: false` to every model."""
+    async with rigged(tmp_path, messages, "anthropic") as rig:
+        for path, more in (("/api/chat", {"think": False}), ("/v1/chat/completions", {"reasoning_effort": "none"})):
+            body = {"model": "there/big", "messages": [{"role": "user", "content": "hi"}], "stream": False, **more}
+            assert (await rig.http.post(path, json=body)).status_code == 200
+        assert not [seen.body for seen in rig.fake.seen if {"output_config", "thinking"} & seen.body.keys()]
+
+
+async def test_ollamas_errors_name_what_a_providers_document_lacks(tmp_path: Path) -> None:
+    """They were told that its recipe has no tool_call_parser, which documents of providers never have."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    async with rigged(tmp_path, messages, "anthropic") as rig:
+        found = await rig.http.post(
+            "/api/chat", json={"model": "there/big", "messages": [{"role": "user", "content": "hi"}], "tools": [tool]}
+        )
+        assert found.status_code == 400
+        assert "does not support tools: `abilities` in its provider's document lacks tools. Leave 'tools'" in found.text
+
+
 async def test_errors_keep_the_clients_dialect(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: traces.error(503, "overloaded_error")) as rig, rig.anthropic() as client:
         with pytest.raises(anthropic.InternalServerError) as refused:

@@ -18,7 +18,7 @@ from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import LEDGER
 from tests.fakes import traces
-from tests.fakes.provider import HANG, Play
+from tests.fakes.provider import CUT, HANG, Play
 from tests.unit.providers.plays import timeouts
 from tests.unit.providers.rig import Rig, rigged_with
 
@@ -64,6 +64,18 @@ async def test_the_fallback_that_a_router_names_answers(tmp_path: Path) -> None:
     ]
     assert len({row.request for row in rows}) == 1
     assert (rows[0].completion_tokens, rows[1].completion_tokens) == (0, 5)
+
+
+async def test_ollamas_durations_are_those_of_the_last_attempt(tmp_path: Path) -> None:
+    """The first token of an attempt that then failed made `prompt_eval_duration` negative."""
+    events = traces.chat_events("big", tool=True)[:2]  # the call is not sent before it is complete
+    first = Play([*events, CUT], content_type=traces.EVENTS)
+    body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
+    async with routed(tmp_path, first, traces.message_stream("big"), fallbacks=["second/big"]) as (rig, _):
+        found = await rig.http.post("/api/chat", json=body)
+        assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_failed"
+        last = json.loads(found.text.splitlines()[-1])
+        assert [name for name, value in last.items() if name.endswith("_duration") and value < 0] == []
 
 
 async def test_a_conversation_keeps_its_target_despite_a_fallback(tmp_path: Path) -> None:

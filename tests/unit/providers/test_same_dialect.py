@@ -84,6 +84,18 @@ async def test_llama_cpps_limit_is_renamed(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n_predict")
 
 
+@pytest.mark.parametrize("bound", ["max_completion_tokens", "max_tokens"])
+async def test_the_bound_of_other_dialects_has_the_providers_name(tmp_path: Path, bound: str) -> None:
+    """OpenAI's newer models refuse `max_tokens`, so that no client of Ollama or Cohere could bound an answer."""
+    async with rigged(tmp_path, scripted, bound=bound) as rig:
+        hi = [{"role": "user", "content": "hi"}]
+        await rig.http.post("/api/chat", json={"model": "there/big", "messages": hi, "options": {"num_predict": 7}})
+        await rig.http.post("/v2/chat", json={"model": "there/big", "messages": hi, "max_tokens": 7})
+        await rig.chat(max_tokens=7)
+        sent = [{name: value for name, value in seen.body.items() if name.startswith("max")} for seen in rig.fake.seen]
+        assert sent == [{bound: 7}, {bound: 7}, {"max_tokens": 7}]
+
+
 @pytest.mark.parametrize(
     ("prompt", "model", "most"),
     [
