@@ -23,7 +23,7 @@ CODES = {429: "rate_limit_exceeded"}
 
 
 class StoreRequest(msgspec.Struct):
-    """The fields of a request that concern storing. They are not sent to the engine."""
+    """The fields of a request that concern storing. They are not sent to the engine, except `store: false`."""
 
     fields: dict[str, Any]
     store: bool
@@ -52,6 +52,8 @@ class StoreRequest(msgspec.Struct):
             )
         if background and fields.get("tools") is not None:
             objects(fields["tools"], "tools")  # its first answer repeats them, before the engine checks them
+        if not store:
+            fields["store"] = False  # a provider may store what does not say so
         return cls(fields, store, previous, background)
 
     def references(self) -> list[str]:

@@ -141,6 +141,7 @@ async def test_an_answer_is_stored_as_it_was_sent(rig: Rig) -> None:
     assert usual["store"], "OpenAI's default"
     unstored = (await rig.respond(store=False)).json()
     assert not unstored["store"]
+    assert rig.given()["store"] is False, "a provider would store it"
     assert (await rig.get(unstored["id"])).status_code == 404
 
 
