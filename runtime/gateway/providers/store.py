@@ -138,9 +138,10 @@ class ProviderStore:
         others = {
             name for one in (self._added | self._given).values() if one.id != provider.id for name in _names_of(one)
         }
-        catalog = self._names.catalog
+        catalog, is_router = self._names.catalog, self._names.is_router
         for name in _names_of(provider):
-            if name in others or name in catalog.recipes or name in catalog.aliases or catalog.is_adapter(name):
+            is_here = name in catalog.recipes or name in catalog.aliases or catalog.is_adapter(name) or is_router(name)
+            if name in others or is_here:
                 raise Conflict(
                     f"{quoted(name)} is the name of something else already. Choose another name.",
                     code="name_in_use",

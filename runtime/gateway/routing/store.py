@@ -260,6 +260,7 @@ class RouterStore:
         """Write files and then the state, under the lock. `open` removes files left by a crash."""
         name = content.spec.id
         self._check(name)
+        self._check_targets(content.spec)
         if alias is not None:
             check_alias(alias)
         router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
@@ -297,6 +298,14 @@ class RouterStore:
         if not ADAPTER.match(name):
             raise BadRequest(f"{quoted(name)} is not a valid router name.", param="id")
         self._names.check_router(name)
+
+    def _check_targets(self, spec: RouterSpec) -> None:
+        """Raises Unfit (bad_router) for a target that is a router."""
+        routers = {spec.id, *self._records}
+        names = [target.name for target in spec.targets if target.name.partition("@")[0] in routers]
+        if faults := [f"targets: {quoted(name)} is a router" for name in names if not self._names.is_model(name)]:
+            message = "The router cannot be used: a router's target is a model, an adapter or a provider's model."
+            raise Unfit(message, faults, code="bad_router")
 
     def _check_room(self, content: RouterContent) -> None:
         """Raises TooLarge."""

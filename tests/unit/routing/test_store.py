@@ -163,6 +163,25 @@ async def test_a_refused_router_leaves_no_files(gateway: FakeGateway, client: ht
     assert not list(gateway.routers._contents.folder.glob("*"))
 
 
+async def test_a_target_that_is_a_router_is_refused(gateway: FakeGateway, client: httpx.AsyncClient) -> None:
+    """Its requests were a 503 with the reason `model_not_found`, although the router was listed."""
+    assert (await client.post("/v1/routers", json=router("inner"))).status_code == 201
+    for target in ("inner", "inner@v1", "outer"):
+        refused = await client.post("/v1/routers", json=router("outer", targets=[{"name": "chat"}, {"name": target}]))
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (422, "bad_router")
+        assert error["faults"] == [f"targets: '{target}' is a router"]
+
+
+async def test_a_provider_does_not_take_a_routers_name(gateway: FakeGateway, client: httpx.AsyncClient) -> None:
+    """The provider's model answered all requests to the router from then on."""
+    assert (await client.post("/v1/routers", json=router())).status_code == 201
+    models = [{"name": "big", "aliases": ["auto"]}]
+    provider = {"protocol": "openai", "base_url": "https://example.com/v1", "models": models}
+    refused = await client.put("/v1/providers/there", json=provider)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "name_in_use")
+
+
 async def test_files_of_an_earlier_version_are_read_in_a_thread(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
