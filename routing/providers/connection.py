@@ -15,6 +15,7 @@
 
 import asyncio
 import os
+import socket
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -289,8 +290,11 @@ def _broken(provider: Provider, error: Exception) -> ProviderFailed:
     if isinstance(inner, AddressRefused):
         return _refused(provider, str(inner))
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
-        is_doubted = isinstance(error, aiohttp.ClientConnectorCertificateError)
-        why = "its certificate is not one that this machine trusts" if is_doubted else type(inner).__name__
+        why = "its name has no address" if isinstance(inner, socket.gaierror) else type(inner).__name__
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            why = "its certificate is not one that this machine trusts"
+            if fault := getattr(error.certificate_error, "verify_message", ""):  # such as 'certificate has expired'
+                why += f" ({fault.rstrip('.')})"
         return ProviderFailed(
             f"Provider '{provider.id}' cannot be reached: {why}.",
             code="provider_unreachable",
