@@ -89,6 +89,22 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _origin(value: str) -> str:
+    """Return an origin as browsers write it. Raises ValueError.
+
+    Pages of Electron's applications often have `file://`, which has no host.
+    """
+    scheme, separator, rest = value.lower().partition("://")
+    host = rest.removesuffix("/")
+    if "*" in host:
+        raise ValueError(f"{value} would match no origin: name each one, or accept any with *")
+    if value in ("*", "null"):
+        return value
+    if not (scheme and separator) or "/" in host or not (host or scheme == "file"):
+        raise ValueError(f"{value} is not a valid origin: write scheme and host, such as https://app.example")
+    return f"{scheme}://{host}"
+
+
 class Settings(BaseSettings):
     """All settings of one server. Frozen. Arguments take precedence over variables.
 
@@ -395,14 +411,8 @@ class Settings(BaseSettings):
     @field_validator("cors_origins")
     @classmethod
     def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Raise ValueError for a value that no browser sends as Origin."""
-        for origin in value:
-            scheme, separator, host = origin.rstrip("/").partition("://")
-            if "*" in host:
-                raise ValueError(f"{origin} would match no origin: name each one, or accept any with *")
-            if origin not in ("*", "null") and not (scheme and separator and host and "/" not in host):
-                raise ValueError(f"{origin} is not a valid origin: write scheme and host, such as https://app.example")
-        return value
+        """Return the origins as browsers write them. Raises ValueError for one that no browser sends."""
+        return tuple(_origin(one) for one in value)
 
     @model_validator(mode="before")
     @classmethod

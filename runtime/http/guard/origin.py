@@ -64,7 +64,7 @@ class OriginPolicy:
         everywhere = listening in ("0.0.0.0", "::")
         own = {"localhost", listening, *([socket.gethostname()] if everywhere else [])}
         names = {_host_name(host) or host for host in (*own, *hosts)}
-        return cls(frozenset(names), everywhere, frozenset(o.rstrip("/").lower() for o in origins))
+        return cls(frozenset(names), everywhere, frozenset(origins))
 
     def host(self, value: str) -> bool:
         """Whether a Host value is allowed, with or without a port."""

@@ -11,7 +11,7 @@ from runtime.http.guard.origin import OriginPolicy
 from tests.unit.guard.serving import HOST, JSON, served
 
 LOCAL = OriginPolicy.of("127.0.0.1", (), ())
-OPEN = OriginPolicy.of("0.0.0.0", ("Models.Example:443", "::ffff"), ("https://chat.example/",))
+OPEN = OriginPolicy.of("0.0.0.0", ("Models.Example:443", "::ffff"), ("https://chat.example",))
 BODY = b'{"model": "embed", "input": "a"}'
 
 
@@ -280,19 +280,23 @@ def test_the_beginning_of_paths_is_not_at_another_address() -> None:
     assert unknown_path_error("/v1/").message == "There is no '/v1/' here. See /docs."
 
 
-async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Path) -> None:
-    page = b"Origin: https://chat.example\r\n"
+@pytest.mark.parametrize(
+    ("setting", "origin"),
+    [("https://Chat.example/", "https://chat.example"), ("file://", "file://"), ("null", "null")],
+)
+async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Path, setting: str, origin: str) -> None:
+    page = b"Origin: %s\r\n" % origin.encode()
     expected = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n"
     body = b'{"model": "nothing", "input": "a"}'
     head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n" % len(body)
-    async with served(tmp_path, cors_origins=("https://chat.example",)) as server:
+    async with served(tmp_path, cors_origins=(setting,)) as server:
         first = await server.ask(b"OPTIONS /v1/embeddings HTTP/1.1\r\n" + HOST + page + expected)
-        assert (first.status, first.headers["access-control-allow-origin"]) == (200, "https://chat.example")
+        assert (first.status, first.headers["access-control-allow-origin"]) == (200, origin)
         private = b"Access-Control-Request-Private-Network: true\r\n"
         first = await server.ask(b"OPTIONS /v1/embeddings HTTP/1.1\r\n" + HOST + page + expected + private)
         assert (first.status, first.headers["access-control-allow-private-network"]) == (200, "true")
         answer = await server.ask(head + page + b"Sec-Fetch-Site: cross-site\r\n", body)
-        assert (answer.status, answer.headers["access-control-allow-origin"]) == (404, "https://chat.example")
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (404, origin)
         assert answer.headers["access-control-expose-headers"] == "*", (
             "SDKs read x-should-retry, and people read which model answered"
         )
