@@ -266,6 +266,12 @@ class RouterDispatcher:
             return None
         return card(router, self.store.show(router.spec.id), self._targets.facts(router.spec, caller).targets)
 
+    def context_length(self, card: RouterCardView, caller: Caller) -> int | None:
+        """The shortest known context of a router's targets, since it chooses without regard to length."""
+        refs = (ModelRef(card.task, name, written_by=DEFAULT_TEAM) for name in card.targets)
+        lengths = (self._source.context_length(self._source.resolve(ref, caller)) for ref in refs)
+        return min((length for length in lengths if length is not None), default=None)
+
     def priced(self, view: RouterView, caller: Caller) -> RouterView:
         """Add the prices that its decisions compare."""
         router = self.store.find(f"{view.name}@{view.version}")

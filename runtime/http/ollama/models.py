@@ -94,7 +94,7 @@ async def ollama_show(request: Request, gateway: CurrentGateway, context: Curren
     """Show a model or an adapter, and what it can do."""
     name = (await _read(request, gateway, OllamaNameBody)).required_name
     if (router := gateway.dispatcher.card(name.removesuffix(LATEST), context.caller)) is not None:
-        return json_answer(router_info(router))
+        return json_answer(router_info(router, gateway.dispatcher.context_length(router, context.caller)))
     view = gateway.services.models.show(name, context.caller)
     return json_answer(model_info(view, await asyncio.to_thread(gateway.services.models.facts(base_model(view)))))
 

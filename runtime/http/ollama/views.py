@@ -108,13 +108,21 @@ def router_entry(card: RouterCardView) -> OllamaModel:
     )
 
 
-def router_info(card: RouterCardView) -> OllamaModelInfo:
+def router_info(card: RouterCardView, context_length: int | None) -> OllamaModelInfo:
+    """context_length: of the shortest context among its targets.
+
+    JetBrains' Koog fails to list any model if one with an architecture lacks either of its two lengths.
+    """
+    info: dict[str, str | int] = {"general.basename": card.id}
+    if context_length:
+        lengths = {"router.context_length": context_length, "router.embedding_length": 0}
+        info |= {"general.architecture": "router", **lengths}
     return OllamaModelInfo(
         modelfile=f"FROM {card.id}\n",
-        parameters="",
+        parameters=_parameters(card.task, context_length),
         template=_template(card.task, card.abilities),
         details=ROUTER,
-        model_info={"general.architecture": "router", "general.basename": card.id},
+        model_info=info,
         capabilities=[*([TASKS[card.task]] if card.task in TASKS else []), *card.abilities],
         modified_at=rfc3339(card.created),
     )
@@ -155,13 +163,17 @@ def model_info(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaMod
         info[f"{name}.embedding_length"] = facts.width
     return OllamaModelInfo(
         modelfile=f"FROM {parent}\nADAPTER {view.id}\n" if parent else f"FROM {view.id}\n",
-        parameters=f"num_ctx {view.context_length}" if view.context_length and view.task is Task.CHAT else "",
+        parameters=_parameters(view.task, view.context_length),
         template=_template(view.task, facts.abilities),
         details=details(facts, parent),
         model_info=info,
         capabilities=[*([TASKS[view.task]] if view.task in TASKS else []), *facts.abilities],
         modified_at=rfc3339(view.created),
     )
+
+
+def _parameters(task: Task, context_length: int | None) -> str:
+    return f"num_ctx {context_length}" if context_length and task is Task.CHAT else ""
 
 
 def _template(task: Task, abilities: Collection[str]) -> str:

@@ -86,6 +86,11 @@ def test_ollamas_tag_is_no_part_of_the_name(server: Server) -> None:
     assert answer["model_used"] == "starter-chat:iso-date"
 
 
+def test_a_router_has_the_context_of_its_shortest_target(server: Server) -> None:
+    answer = server.http.post("/api/show", json={"model": "auto:latest"}).json()
+    assert answer["model_info"]["router.context_length"] == server.model("starter-chat")["context_length"]
+
+
 def test_explain_runs_no_model_and_matches_traffic(server: Server) -> None:
     for text in (DATE, "is 9 more than 4", "lovely bread!", "hello", "nobody knows this sentence at all"):
         reported = server.http.post("/v1/route", json=chat_body(text)).json()

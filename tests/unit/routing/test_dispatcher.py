@@ -19,7 +19,7 @@ from runtime.gateway.backend import TargetState
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef
 from runtime.gateway.request import Request
-from runtime.gateway.routing.dispatcher import RouterDispatcher, Targets, route_input_of
+from runtime.gateway.routing.dispatcher import RouterCardView, RouterDispatcher, Targets, route_input_of
 from runtime.gateway.target import Target
 from runtime.http.chat.endpoints import ENDPOINTS
 from tenants.caller import Caller
@@ -35,6 +35,7 @@ class World:
     gone: set[str] = field(default_factory=set)
     resident: set[str] = field(default_factory=set)
     dear: set[str] = field(default_factory=set)
+    contexts: dict[str, int] = field(default_factory=dict)
 
     def resolve(self, expected: ModelRef, caller: Caller) -> Target:
         name = str(expected.name)
@@ -53,7 +54,7 @@ class World:
         return TargetState(is_local, is_resident=not is_local or target.model in self.resident, waiting=0)
 
     def context_length(self, target: Target) -> int | None:
-        return None
+        return self.contexts.get(target.model)
 
     @asynccontextmanager
     async def lease(self, request: Request, target: Target) -> Any:
@@ -210,6 +211,15 @@ async def test_a_spent_budget_leaves_the_targets_that_are_free() -> None:
     assert (await dispatcher.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "big"
     world.dear = {"big"}
     assert (await dispatcher.explain(Router(spec), CHAT, calls, ModelRef(Task.CHAT), context))[1].target == "small"
+
+
+@pytest.mark.parametrize(("contexts", "length"), [({"a": 512, "b": 256}, 256), ({}, None)])
+def test_the_context_of_a_router_is_its_shortest_known_one(contexts: dict[str, int], length: int | None) -> None:
+    card = RouterCardView(
+        id="auto", created=0, task=Task.CHAT, version="v1", digest="", targets=["a", "b", "away"], abilities=[],
+        description="",
+    )  # fmt: skip
+    assert World(contexts=contexts).dispatcher().context_length(card, Caller("default")) == length
 
 
 def test_another_teams_target_is_hidden() -> None:

@@ -446,7 +446,9 @@ async def test_a_model_removed_while_the_list_is_made_is_still_in_it(
     assert [one["name"] for one in response.json()["models"]] == ["chat:latest", "embed:latest"]
 
 
-def test_a_router_has_the_name_that_copilot_displays() -> None:
+@pytest.mark.parametrize("length", [512, None])
+def test_what_clients_read_of_a_router(length: int | None) -> None:
+    """Copilot displays the base name. Koog fails without either length of an architecture, also for other models."""
     card = RouterCardView(
         id="auto",
         created=0,
@@ -457,4 +459,7 @@ def test_a_router_has_the_name_that_copilot_displays() -> None:
         abilities=[],
         description="",
     )
-    assert router_info(card).model_info["general.basename"] == "auto"
+    answer = router_info(card, length)
+    lengths = {"general.architecture": "router", "router.context_length": 512, "router.embedding_length": 0}
+    assert answer.model_info == {"general.basename": "auto", **(lengths if length else {})}
+    assert answer.parameters == ("num_ctx 512" if length else "")
