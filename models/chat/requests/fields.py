@@ -46,6 +46,7 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "extra_body": ({},),
     "format": ("",),
     "function_call": ("none",),
+    "include_reasoning": (True,),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
     "store": (False,),

@@ -2,6 +2,7 @@
 
 import ast
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from models.chat.requests import template
 from models.chat.requests.request import NOT_STORED, ChatRequest
 from registry.errors import BadRequest
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 
 
@@ -91,6 +92,15 @@ def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Field
 def test_fields_that_the_engine_reads_are_accepted(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
     known = {**fields, CHAT: fields[CHAT] | {"response_format", "stream_options"}}
     chat_fields.check(known, ChatRequest(CHAT, json.dumps({"model": "m", **more}).encode()))
+
+
+def test_reasoning_is_never_missing_from_a_completion(fields: chat_fields.Fields) -> None:
+    """SillyTavern asks for it in each of its requests."""
+    known = {**fields, CHAT: fields[CHAT] | {"include_reasoning"}, COMPLETIONS: frozenset({"model", "prompt"})}
+    for include, is_refused in ((True, False), (False, True)):
+        body = json.dumps({"model": "m", "prompt": "a", "include_reasoning": include}).encode()
+        with pytest.raises(BadRequest) if is_refused else nullcontext():
+            assert chat_fields.check(known, ChatRequest(COMPLETIONS, body)) == ""
 
 
 def without_nulls(path: str, body: bytes) -> bytes:
