@@ -10,6 +10,7 @@ _MODELS = "What is served is at /v1/models."
 _SCORES = "Vectors are at /v1/embeddings, and scores of pairs of texts at /score."
 _NOTHING = "No model here makes sound or pictures."
 _VECTORS = "Vectors of texts are at /v1/embeddings."
+_RECORDINGS = "Recordings are transcribed at /v1/audio/transcriptions."
 _TOKENS, _TEXTS = "It is at /tokenize.", "It is at /detokenize."
 _TEMPLATE = "The tokens of a conversation are at /tokenize, with `messages`."
 _STATE = "What is in memory is at /v1/status."
@@ -75,7 +76,7 @@ ADVICE: Mapping[str, str] = {
     "/get_model_info": _MODELS,
     "/get_server_info": _STATE,
     "/health_generate": _READY,
-    "/inference": "Recordings are transcribed at /v1/audio/transcriptions.",
+    "/inference": _RECORDINGS,
     "/infill": "No model here writes text between two others.",
     "/load_lora_adapter_from_tensors": "Upload an adapter's files to /v1/adapters.",
     "/lora-adapters": "Adapters are at /v1/adapters.",
@@ -93,7 +94,9 @@ ADVICE: Mapping[str, str] = {
     "/update_weights_from_disk": _ADD,
     "/v1/loads": _RUNNING,
     "/v1/reranking": "It is at /v1/rerank.",
-    # faster-whisper-server and Speaches
+    # faster-whisper-server, Speaches and whisper-asr-webservice
+    "/asr": _RECORDINGS,
+    "/detect-language": f"{_RECORDINGS} `verbose_json` tells the language.",
     "/api/ps/": f"{_LOAD} {_UNLOAD}",
     "/api/pull/": _ADD,
     "/v1/audio/models": _MODELS,

@@ -40,6 +40,8 @@ def test_paths_and_commands_in_the_advice_exist(path: str, advice: str) -> None:
         ("/invocations", "/v1/chat/completions"),
         ("/ui/", "The console is at /."),
         ("/inference", "transcribed at /v1/audio/transcriptions"),
+        ("/asr", "transcribed at /v1/audio/transcriptions"),
+        ("/detect-language", "`verbose_json`"),
         ("/lora-adapters", "/v1/adapters"),
         ("/load_lora_adapter", "It is at /v1/load_lora_adapter."),
         ("/inference/v1/generate", "/v1/completions"),
