@@ -390,7 +390,7 @@ class _Rooms:
             recipe,
             self.bounds,
             request_load=lambda: self.residency.request_load(entry()),
-            released=lambda: self.residency.released(entry()),
+            released=lambda: self.residency.released_by(id_, recipe.id),
             registry=AdapterFacts(self.names, self.service, self.metrics, self.console, recipe.id),
             first=first,
             number=number,

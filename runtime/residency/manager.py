@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from models.estimate import Estimate
 from registry import learning
-from registry.errors import Conflict, DoesNotFit, RoundhouseError, Unavailable
+from registry.errors import Conflict, DoesNotFit, NotFound, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import LoadFailure, ModelEntry
@@ -192,6 +192,8 @@ class ResidencyManager:
         """Load the model on an operator's request and wait for it. Raises the load's error."""
         self.begin_load(entry)
         while entry.lead.state is not S.READY:
+            if entry.is_leaving:
+                raise removed_error(entry.model)
             if entry.requested_since is None:  # the load was given up, perhaps immediately
                 if entry.state is S.FAILED and entry.failure is not None:
                     raise entry.failure.cause
@@ -244,6 +246,12 @@ class ResidencyManager:
         self.decide()
 
     # --- events ---------------------------------------------------------------------------------------------------
+    def released_by(self, replica: str, model: str) -> None:
+        """Note the end of a request, which may outlast its removed model while its client reads slowly."""
+        entry = self.table.entries.get(replica) or self.table.models.get(model)
+        if entry is not None:
+            self.released(entry)
+
     def released(self, entry: ModelEntry) -> None:
         """Note that a request ended or no longer waits."""
         entry.last_used = entry.clock()
@@ -344,6 +352,10 @@ class ResidencyManager:
         """Stop deciding. LitServe ends the slots."""
         self._closed = True
         await self.table.close()
+
+
+def removed_error(model: str) -> NotFound:
+    return NotFound(f"Model '{model}' was removed.", param="model")
 
 
 def _serves_earlier(entry: ModelEntry, time: float) -> bool:

@@ -190,7 +190,7 @@ class VirtualWorld:
             recipe,
             self.bounds,
             request_load=lambda: self.manager.request_load(self.manager.table.entries[id_]),
-            released=lambda: self.manager.released(self.manager.table.entries[id_]),
+            released=lambda: self.manager.released_by(id_, recipe.id),
             registry=NoAdapters(),
             clock=self.clock,
             first=first,

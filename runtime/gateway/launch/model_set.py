@@ -8,14 +8,14 @@ from functools import partial
 from cachetools import LRUCache
 
 from launch.recipe_store import Arrangement, RecipeStore, StoredRecipes, arrange
-from registry.errors import NotFound, RoundhouseError, Unavailable
+from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe
 from registry.state.database import State
 from runtime.gateway.files import ModelFiles, QueueMaker, add_replicas
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
 from runtime.residency.entry import ModelEntry
-from runtime.residency.manager import ResidencyManager
+from runtime.residency.manager import ResidencyManager, removed_error
 from runtime.residency.updates import RecipeExchange
 
 log = logging.getLogger("roundhouse.gateway")
@@ -204,9 +204,8 @@ class ModelSet:
         return task
 
     async def _leave(self, model: str) -> None:
-        error = NotFound(f"Model '{model}' was removed.", param="model")
         try:
-            await self._residency.remove(self._residency.entries[model], error)
+            await self._residency.remove(self._residency.entries[model], removed_error(model))
             self._metrics.forget(model)
             log.info("a model was removed", extra={"model": model})
         finally:

@@ -84,7 +84,7 @@ class World:
                 entry.recipe,
                 bounds,
                 request_load=lambda entry=entry: self.manager.request_load(entry),
-                released=lambda entry=entry: self.manager.released(entry),
+                released=lambda name=name: self.manager.released_by(name, name),
                 registry=NoAdapters(),
             )
             entry.queue = self.queues[name] = queue

@@ -19,6 +19,7 @@ from runtime.config.device import NO_DEVICE
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.local.lease import LocalLease
 from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import removed_error
 from runtime.residency.states import ModelState
 from runtime.residency.updates import RecipeExchange, RecipeExchanger
 from runtime.scheduling.admission import WaitingBound
@@ -359,6 +360,32 @@ async def test_a_failed_model_can_be_removed_during_its_back_off(world: World) -
         with pytest.raises(NotFound):
             await waits
     assert "a" not in world.manager.entries
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_a_load_by_hand_ends_when_its_model_is_removed(world: World, has_failed: bool) -> None:
+    """It used to request the model that was gone, and to wait for ever."""
+    world.manager.patience = 1000.0
+    entry = world.manager.get("c")
+    if has_failed:
+        entry.state = S.FAILED
+    async with in_use(world, "a"), in_use(world, "b"):
+        loads = asyncio.create_task(world.manager.load(entry))
+        await asyncio.sleep(0)
+        assert entry.requested_since is not None
+        await world.manager.remove(entry, removed_error("c"))
+        with pytest.raises(NotFound, match="was removed"):
+            await asyncio.wait_for(loads, PATIENCE)
+
+
+async def test_a_request_may_outlast_its_removed_model(world: World) -> None:
+    """Its client reads slowly. An error at its end would replace the one that the client must get."""
+    entry = world.manager.get("a")
+    entry.recipe = recipe("a", drain_deadline=0)
+    async with in_use(world, "a"):
+        await world.manager.remove(entry, removed_error("a"))
+        assert "a" not in world.manager.entries
+    assert entry.queue.running == 0
 
 
 async def test_a_cancelled_fetch_is_reported_and_can_be_repeated(world: World) -> None:
