@@ -27,13 +27,14 @@ class ShareSource(Protocol):
     @property
     def nodes(self) -> int: ...
     def part(self, amount: int) -> int: ...
-    async def call(
+    def call(
         self, work: Callable[[AtOnceTable], Share], answered: Callable[[Share], None]
     ) -> "asyncio.Future[Share] | None":
-        """Call the database and wait up to ANSWER_SECONDS. Returns None if it is away.
+        """Call the database. Returns None if it is away. `answered` is called with the answer, even if it is late."""
+        ...
 
-        `answered` is called with the answer, even if it is late.
-        """
+    async def answers(self, future: "asyncio.Future[Share]") -> bool:
+        """Wait up to ANSWER_SECONDS for an answer."""
         ...
 
 
@@ -119,7 +120,9 @@ class AtOnceMeter(Concurrency):
     async def _call(self, work: Callable[[AtOnceTable], Share]) -> None:
         self._is_read = False
         if self._pending is None or self._pending.done():
-            self._pending = await self._server.call(work, self._answered)
+            self._pending = self._server.call(work, self._answered)
+            if self._pending is not None:  # known before the wait, which ends early if a client leaves
+                await self._server.answers(self._pending)
 
     def _answered(self, share: Share) -> None:
         self._share, self._all = share

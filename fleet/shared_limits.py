@@ -234,9 +234,9 @@ class SharedLimits:
             lambda: table.take(meter.id, capacity, missing, nodes, meter.period, meter.zone, meter.spent)
         )
         future.add_done_callback(lambda done: None if _failed(done) else meter.granted(done.result(), now))
-        return future.result().amount if await self._answers(future) else None
+        return future.result().amount if await self.answers(future) else None
 
-    async def call(
+    def call(
         self, work: Callable[[AtOnceTable], Share], answered: Callable[[Share], None]
     ) -> "asyncio.Future[Share] | None":
         """See `fleet.at_once.ShareSource`."""
@@ -245,7 +245,6 @@ class SharedLimits:
             return None
         future = self._ask(lambda: work(table))
         future.add_done_callback(lambda done: None if _failed(done) else answered(done.result()))
-        await self._answers(future)
         return future
 
     def give_back(self, meter: BlockMeter, amount: int) -> None:
@@ -267,7 +266,8 @@ class SharedLimits:
         if self._pending:
             await asyncio.wait(self._pending, timeout=ANSWER_SECONDS)
 
-    async def _answers(self, future: "asyncio.Future[T]") -> bool:
+    async def answers(self, future: "asyncio.Future[T]") -> bool:
+        """Whether the database answers within ANSWER_SECONDS. If not, it counts as away."""
         done, _ = await asyncio.wait({future}, timeout=ANSWER_SECONDS)
         if done and not isinstance(future.exception(), Unavailable):
             future.result()  # other errors are bugs
@@ -307,10 +307,10 @@ class SharedLimits:
         if looks % REFRESH_LOOKS == 0 and ids:
             asking = asyncio.ensure_future(self._levels(table, ids))
             asking.add_done_callback(_failed)
-            if await self._answers(asking):
+            if await self.answers(asking):
                 self._refresh(*asking.result())
         if looks % PRUNE_LOOKS == 0:
-            await self._answers(self._ask(table.prune))
+            await self.answers(self._ask(table.prune))
 
     async def _levels(self, table: BlockTable, ids: Sequence[str]) -> tuple[float, dict[str, Grant]]:
         sent = self.clock() / SECOND

@@ -84,6 +84,7 @@ class ServerShares:
         own = self._shares.own.get(self._server, 0)
         block = block_size(capacity, sum(self._shares.own.values()), amount - own, nodes) if amount > own else 0
         self._shares.own[self._server] = own + block
+        self._shares.table.go.wait()
         return Share(own + block, sum(self._shares.own.values()))
 
     def give_back(self, limit: str, amount: int) -> Share:
@@ -324,6 +325,23 @@ async def test_a_share_serves_several_requests_and_is_returned_when_idle(
     clock.pass_(IDLE_SECONDS)
     await first.look()
     assert table.shares.own == {"a": 0}
+
+
+@limits(limit(Kind.AT_ONCE, 5))
+async def test_a_share_changes_by_one_call_at_a_time_even_if_a_client_disconnects(
+    rigs: list[Rig], table: Table
+) -> None:
+    first, second, _ = rigs
+    table.go.clear()
+    leaving = asyncio.create_task(first.ask())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    await first.shared._look(shared_limits.REFRESH_LOOKS)
+    table.go.set()  # a late answer must not bring back what was given back after it
+    await first.shared._settle()
+    answers = await asyncio.gather(*(rig.ask() for rig in [second] * 5 + [first]), return_exceptions=True)
+    assert sum(isinstance(one, Admission) for one in answers) == 5
 
 
 @limits(limit(Kind.AT_ONCE, 5))
