@@ -283,8 +283,9 @@ class ModelQueue:
             ) from None
         finally:
             was_waiting = self._queue_of(ticket)._remove(ticket)  # refused, timed out, or the client left
-            if not was_waiting and not leased:  # it started just as the client left, or its probe failed
+            if not was_waiting and not leased:  # its turn came just as the client left, or its probe failed
                 self.release(ticket)
+                self._released()  # also if the turn passed it over, because it had left
 
     def _remove(self, ticket: QueueEntry) -> bool:
         """Remove a request from the line before it starts. Returns False if it has started."""

@@ -182,6 +182,21 @@ async def test_many_clients_that_leave_at_once_hold_nothing(world: World) -> Non
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
 
 
+async def test_residency_learns_of_a_client_that_left_just_before_its_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a model that became idle would neither make room nor take its new recipe until the next request."""
+    waiting = list[int]()
+    monkeypatch.setattr(world.queue, "_released", lambda: waiting.append(world.queue.waiting))
+    world.queue.close()
+    leaving = asyncio.create_task(world.queue.acquire(None))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    world.queue.open(world.link)
+    await asyncio.wait({leaving})
+    assert waiting == [0]
+
+
 async def test_a_request_refused_just_as_its_turn_comes_holds_nothing(world: World) -> None:
     world.queue.close()
     refused = asyncio.create_task(world.queue.acquire(None))
