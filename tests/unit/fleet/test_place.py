@@ -55,6 +55,12 @@ def test_few_replicas_keep_more_capacity_free(demand: float, replicas: int) -> N
     assert len(place([need("a", 80)], nodes(100), {"a": demand}, 0.0).replicas["a"]) == replicas
 
 
+def test_a_model_that_was_removed_leaves_the_plan() -> None:
+    before = place([need("a"), need("b")], nodes(1), {}, 0.0)
+    after = place([need("b")], nodes(1), {}, 1.0, before)
+    assert (after.replicas, after.moves) == ({"b": ("n0",)}, ())
+
+
 def test_a_plan_that_fits_is_not_changed() -> None:
     models, demand = [need("a", least=2), need("b")], {"a": 1.3, "b": 2.0}
     plan = place(models, nodes(4), demand, 0.0)

@@ -70,6 +70,7 @@ class Shares:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.own: dict[str, int] = {}
+        self.takes = 0
 
     def of(self, server: str) -> "ServerShares":
         return ServerShares(self, server)
@@ -81,6 +82,7 @@ class ServerShares:
 
     def take(self, limit: str, capacity: int, amount: int, nodes: int) -> Share:
         self._shares.table._answer()
+        self._shares.takes += 1
         own = self._shares.own.get(self._server, 0)
         block = block_size(capacity, sum(self._shares.own.values()), amount - own, nodes) if amount > own else 0
         self._shares.own[self._server] = own + block
@@ -296,6 +298,9 @@ async def test_requests_at_once_may_run_on_any_server_within_the_limit(
     for rig in rigs:
         assert "requests at once of team 'search' is 5;" in (await rig.refused()).message
     assert (sum(table.shares.own.values()), third.remaining(Kind.AT_ONCE)) == (5, 0)
+    takes = table.shares.takes
+    await third.refused()
+    assert table.shares.takes == takes, "the database was asked a moment ago"
     for one in running[:4]:
         first.limiter.settle(one, ONE)
     await first.look()
@@ -384,6 +389,23 @@ async def test_while_the_database_is_down_a_server_uses_its_share_or_a_fixed_par
     table.is_away = False
     await second.look()
     await second.refused()
+
+
+@limits(limit(Kind.AT_ONCE, 6))
+async def test_requests_that_began_while_the_database_was_down_count_once_it_answers(
+    rigs: list[Rig], table: Table
+) -> None:
+    first, second, _ = rigs
+    table.is_away = True
+    for _ in range(2):
+        await first.ask()
+    await first.look()
+    assert first.shared.is_away
+    table.is_away = False
+    for _ in range(2):
+        await first.look()
+    answers = await asyncio.gather(*(second.ask() for _ in range(6)), return_exceptions=True)
+    assert sum(isinstance(one, Admission) for one in answers) == 4
 
 
 # --- a database that does not answer ---------------------------------------------------------------------------------

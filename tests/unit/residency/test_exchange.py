@@ -60,6 +60,12 @@ async def test_an_absent_model_gets_its_new_recipe_at_once(world: World) -> None
     assert (entry.recipe.version, entry.path, world.queues["a"].recipe.version) == (2, Path("new"), 2)
 
 
+async def test_a_new_recipe_without_files_never_runs_on_the_old_ones(world: World) -> None:
+    entry = world.manager.get("a")
+    world.manager.exchanger.start(entry, RecipeExchange(newer("a"), lambda _: None))
+    assert (entry.recipe.version, entry.path) == (2, None)
+
+
 async def test_a_new_recipe_does_not_keep_what_was_measured_of_the_old_one(world: World) -> None:
     entry = world.manager.get("a")
     entry.after_load, entry.margin, entry.slept = 5, 3, MemoryFootprint(device_bytes=1, host_bytes=2)

@@ -187,6 +187,13 @@ def test_a_victim_ends_without_host_memory_for_its_sleep() -> None:
     assert acts((sleeper("a"),), need(), host=89) == ["evict a"]
 
 
+def test_a_victim_sleeps_after_all_if_the_end_of_another_leaves_host_memory_for_it() -> None:
+    small, large = (resident(name, asleep_bytes=10, asleep_host=host) for name, host in (("a", 30), ("b", 70)))
+    room = Snapshot(on_one(200), (small, replace(large, last_used=NOW - 20)), 1, NOW, host_budget=60)
+    result = plan(room, need(180))
+    assert [(v.id, v.action) for v in result.victims] == [("a", "sleep"), ("b", "evict")]
+
+
 def test_the_least_recently_used_sleeper_ends_first_for_host_memory() -> None:
     young, old = asleep("young", last_used=NOW - 60), asleep("old", last_used=NOW - 90)
     result = acts((sleeper("a"), young, old), need(), budget=110, host=200)

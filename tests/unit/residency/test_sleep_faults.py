@@ -9,11 +9,12 @@ import pytest
 from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
 from runtime.config.budgets import DeviceBudget
+from runtime.residency import drainer
 from runtime.residency.states import ModelState
 from runtime.slots import frames
 from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine
-from tests.unit.residency.scripted import World, in_use
+from tests.unit.residency.scripted import World, in_use, recipe
 from tests.unit.residency.sleepers import ASLEEP, can_sleep, reached, used_bytes, world_of_sleepers
 
 
@@ -55,6 +56,18 @@ async def test_a_model_that_cannot_sleep_ends_and_stops_trying(world: World) -> 
     assert world.witness.events[:4] == ["loaded a", "sleep failed a", "evicted a", "loaded b"]
     assert world.witness.events.count("sleep failed a") == 2
     assert world.manager.entries["a"].asleep is None
+
+
+async def test_a_model_ends_if_an_aborted_request_does_not_leave_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not sleep with a request in its engine, and must not stay in memory for it either."""
+    monkeypatch.setattr(drainer, "ABORT_SECONDS", 0.01)
+    await world.ask("a")
+    world.manager.entries["a"].recipe = recipe("a", drain_deadline=0.01)
+    async with in_use(world, "a"):
+        assert await asyncio.wait_for(world.ask("b"), 200)
+    assert world.witness.events == ["loaded a", "evicted a", "loaded b"]
 
 
 async def test_a_model_may_sleep_after_one_failure(world: World) -> None:

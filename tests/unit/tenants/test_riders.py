@@ -172,6 +172,20 @@ async def test_a_rider_of_a_row_that_never_began_ends_unwritten(ledger: SickTabl
     await writer.close()
 
 
+async def test_a_rider_of_a_row_that_begins_and_ends_while_the_database_fails_ends_unwritten(
+    ledger: SickTable, database: Database
+) -> None:
+    writer = LedgerWriter(ledger)
+    one, rider = entry(), NoteRider("one")
+    ledger.error = Unavailable("no")
+    writer.note(one)
+    writer.end(done(one), rider)
+    await writer.flush()
+    assert (notes(database), rider.ends) == ([], 1)
+    ledger.error = None
+    await writer.close()
+
+
 async def test_a_rider_is_kept_while_the_database_does_not_answer(ledger: SickTable, database: Database) -> None:
     writer = LedgerWriter(ledger)
     one, rider = entry(), NoteRider("one")

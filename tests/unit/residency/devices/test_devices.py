@@ -134,14 +134,23 @@ async def test_an_engine_on_a_part_of_the_cpu_gets_the_cpu(tmp_path: Path) -> No
     await world.pool.close()
 
 
+class LosableMemory(HostMemory):
+    """A device whose loss is noticed when its memory is read, as on a GPU."""
+
+    fault = ""
+
+    async def used(self) -> None:
+        self.lost = self.fault
+
+
 async def test_models_of_a_lost_device_are_loaded_on_another(tmp_path: Path) -> None:
     world = World(tmp_path, "abc", budget=200, parts=2)
     try:
         async with asyncio.timeout(200):
             await world.ask("a")
             entry = world.manager.entries["a"]
-            (gone,), memory = entry.devices, HostMemory()
-            memory.lost = "GPU is lost"
+            (gone,), memory = entry.devices, LosableMemory()
+            memory.fault = "GPU is lost"
             world.manager.table.memories = {**world.manager.table.memories, gone: memory}
             await world.manager.watcher.look_at_devices()
             while not entry.deaths or entry.state is not ModelState.READY:
@@ -154,7 +163,7 @@ async def test_models_of_a_lost_device_are_loaded_on_another(tmp_path: Path) -> 
             assert world.manager.entries["b"].devices == entry.devices, (
                 "a model is evicted, since nothing is loaded on a lost device"
             )
-            memory.lost = ""
+            memory.fault = ""
             await world.manager.watcher.look_at_devices()
             await world.ask("c")
             assert world.manager.entries["c"].devices == (gone,)

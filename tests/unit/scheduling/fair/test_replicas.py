@@ -177,3 +177,14 @@ def test_a_full_queue_makes_room_in_the_queue_of_another_replica() -> None:
     newest = fleet.witnesses[0].policy.make_room(QueueRequest("quiet"))
     assert newest == max(fleet.witnesses[1].waiting, key=int)
     assert fleet.witnesses[0].policy.waiting_for_model == 3
+
+
+def test_a_free_turn_starts_the_first_request_of_all_lines() -> None:
+    fleet = Fleet.of(4, at_once=1)
+    for replica in range(4):
+        fleet.ask(QueueRequest(), None, float(replica + 1), replica)
+    oldest = str(fleet.count + 1)
+    for replica in (2, 3, 1):
+        fleet.ask(QueueRequest(), None, 1.0, replica)
+    fleet.step()
+    assert list(fleet.witnesses[0].running) == [oldest]

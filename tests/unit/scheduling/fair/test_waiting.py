@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.scheduling.fair import Pace, QueueRequest
+from runtime.scheduling.fair import AccountOrder, Pace, QueueRequest, ShareAccount
 from runtime.scheduling.requests import ModelAccounts, WaitingRequests
 from tenants.caller import ServiceClass
 
@@ -74,3 +74,15 @@ def test_nothing_is_remembered_of_removed_requests() -> None:
     assert [len(table) for table in (waiting._lanes, waiting.accounts.of_team, waiting.classes, waiting.pools)] == [
         0
     ] * 4
+
+
+def test_the_lowest_account_comes_first_however_often_others_were_charged() -> None:
+    """Refunds leave stale entries behind, which are cleared from time to time."""
+    order = AccountOrder()
+    accounts = [ShareAccount(1.0, counter, number) for number, counter in enumerate((3.0, 1.0, 2.0))]
+    for account in accounts:
+        order.add(account)
+    for _ in range(100):
+        accounts[0].charge(1.0)
+        accounts[0].charge(-1.0)
+        assert order.first() is accounts[1]
