@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from launch.conversion.gguf_settings import left_out_settings, value_of
 from launch.files.gguf import read_header
 from launch.files.listing import Listing, RepositoryListing, read_beginning
 from models.process_control import die_with_parent
@@ -56,6 +57,8 @@ class GgufDescription(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
     template: str = ""
     parameters: int = 0
+    begins: bool | None = None
+    """Whether texts begin with a token of their own; None if the file does not say."""
     fault: str = ""
     """The fault and its remedy; '' if none."""
 
@@ -187,7 +190,7 @@ def _parsed_once() -> Iterator[None]:
 def _load(file: Path, report: Fetched) -> tuple[Any, Any]:
     """Return a GGUF's network in bfloat16, and its tokenizer. Raises as `convert`."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 
     description = _read(file)
     if description.fault:
@@ -203,7 +206,12 @@ def _load(file: Path, report: Fetched) -> tuple[Any, Any]:
     # the reader reports progress only through tqdm
     modeling_gguf_pytorch_utils.tqdm = _counted(report, description.parameters * BYTES)
     network, info = AutoModelForCausalLM.from_pretrained(
-        str(file.parent), dtype=torch.bfloat16, output_loading_info=True, **plain, **named
+        str(file.parent),
+        config=AutoConfig.for_model(**description.config),
+        dtype=torch.bfloat16,
+        output_loading_info=True,
+        **plain,
+        **named,
     )
     if missing := sorted(info["missing_keys"]):
         raise Unfit(
@@ -211,12 +219,35 @@ def _load(file: Path, report: Fetched) -> tuple[Any, Any]:
             "Without them the model would answer at random: add the original, as safetensors.",
             code="bad_weights",
         )
+    if unread := _unread_biases(file, network):
+        raise Unfit(
+            f"{file} has {len(unread)} biases that a {type(network).__name__} made from it lacks, such as {unread[0]}. "
+            "Without them its answers would differ: add the original, as safetensors.",
+            code="bad_weights",
+        )
     for owner, name in ((network.config, "quantization_config"), (network, "hf_quantizer")):
         if hasattr(owner, name):  # it is not quantized any more
             delattr(owner, name)
-    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **named)
+    begins = {} if description.begins is None else {"add_bos_token": description.begins}
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **begins, **named)
     tokenizer.chat_template = description.template or tokenizer.chat_template
     return network, tokenizer
+
+
+def _unread_biases(file: Path, network: Any) -> list[str]:
+    """Return the biases that transformers' reader left out, because its config has none there."""
+    from gguf import GGUFReader
+    from transformers.integrations.gguf.utils import is_gguf_arch_supported
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+    reader = GGUFReader(str(file))
+    architecture = str(value_of(reader, "general.architecture"))
+    if is_gguf_arch_supported(architecture):  # read by other code, which reports what it leaves out
+        return []
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(network.config.to_dict())
+    read = get_gguf_hf_weights_map(network, processor)
+    biases = (tensor.name for tensor in reader.tensors if tensor.name.endswith(".bias"))
+    return sorted(name for name in biases if name not in read and "_exps." not in name)
 
 
 def _counted(report: Fetched, total: int) -> Callable[..., Iterator[Any]]:
@@ -252,13 +283,17 @@ def _read(file: Path) -> GgufDescription:
     kind = str(config.get("model_type"))
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return GgufDescription(fault=f"its architecture {kind} writes no text. {known}")
-    field = reader.get_field("tokenizer.chat_template")
+    try:
+        config |= left_out_settings(reader, config)
+    except Unfit as unfit:
+        return GgufDescription(fault=unfit.message)
     whole = AutoConfig.for_model(**config).to_dict()
     whole |= {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]], "dtype": "bfloat16"}
     return GgufDescription(
         json.loads(json.dumps(whole, default=str)),
-        str(field.contents()) if field else "",
+        str(value_of(reader, "tokenizer.chat_template") or ""),
         sum(int(tensor.n_elements) for tensor in reader.tensors),
+        value_of(reader, "tokenizer.ggml.add_bos_token"),
     )
 
 

@@ -4,12 +4,14 @@ import asyncio
 import json
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -43,8 +45,13 @@ NAMES = {
 """transformers' names of a Llama's layers, and llama.cpp's."""
 
 
-def write_gguf(file: Path, base: Path, architecture: str = "llama") -> None:
-    """Write a Llama as llama.cpp's converter does, with rows of q and k in its own order."""
+def write_gguf(
+    file: Path, base: Path, architecture: str = "llama", more: Callable[[Any], None] = lambda writer: None
+) -> None:
+    """Write a Llama as llama.cpp's converter does, with rows of q and k in its own order.
+
+    more: adds other keys and tensors.
+    """
     gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
     config = json.loads((base / "config.json").read_text())
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -61,12 +68,17 @@ def write_gguf(file: Path, base: Path, architecture: str = "llama") -> None:
     tokenizer: dict[str, Any] = json.loads((base / "tokenizer.json").read_text())
     words = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
     words += [token["content"] for token in tokenizer["added_tokens"]]
-    words += ["ab", *(f"<|unused{number}|>" for number in range(config["vocab_size"] - len(words) - 1))]
+    words += [
+        "ab",
+        "<end_of_turn>",
+        *(f"<|unused{number}|>" for number in range(config["vocab_size"] - len(words) - 2)),
+    ]
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(fixtures.END)
     writer.add_chat_template(TEMPLATE)
+    more(writer)
     for name, tensor in load_file(base / "model.safetensors").items():
         for theirs, own in NAMES.items():
             name = name.replace(theirs, own)
@@ -110,6 +122,63 @@ async def test_a_gguf_becomes_the_model_that_it_was_made_from(tmp_path: Path) ->
     assert all(torch.equal(actual[name], tensor.to(torch.bfloat16)) for name, tensor in expected.items())
     assert "quantization_config" not in json.loads((converted / "config.json").read_text())
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
+
+
+OF_LLAMA_3 = [1.0] * 8 + [2.6945297] + [8.0] * 7
+"""llama.cpp's factors for a Llama 3.1 with heads of 32 values."""
+
+
+def as_llama_3(writer: Any) -> None:
+    writer.add_rope_freq_base(500_000.0)
+    writer.add_tensor("rope_freqs.weight", np.array(OF_LLAMA_3, np.float32))
+
+
+def as_stretched(kind: str, writer: Any) -> None:
+    writer.add_rope_scaling_type(SimpleNamespace(value=kind))
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(128)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "expected"),
+    [
+        ("llama", as_llama_3, {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                               "original_max_position_embeddings": 8192, "rope_theta": 500_000.0}),
+        ("llama", partial(as_stretched, "linear"), {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}),
+        ("qwen2", partial(as_stretched, "yarn"), {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0,
+                                                  "original_max_position_embeddings": 128}),
+        ("starcoder2", lambda writer: writer.add_rope_freq_base(999_999.0), {"rope_type": "default",
+                                                                             "rope_theta": 999_999.0}),
+    ],
+)  # fmt: skip
+def test_positions_are_stretched_as_the_file_says(
+    architecture: str, more: Callable[[Any], None], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    """transformers' reader leaves all of these out, and answers differed without any error."""
+    write_gguf(tmp_path / "tiny.gguf", fixtures.write_base(tmp_path / "base"), architecture, more)
+    config = _read(tmp_path / "tiny.gguf").config
+    assert config["rope_parameters"] == expected
+    assert config["eos_token_id"] == [fixtures.END, 263], "also <end_of_turn>, at which llama.cpp ends an answer"
+
+
+def test_positions_that_nothing_here_knows_are_refused(tmp_path: Path) -> None:
+    base = fixtures.write_base(tmp_path / "base")
+    write_gguf(tmp_path / "a.gguf", base, more=partial(as_stretched, "ntk"))
+    write_gguf(tmp_path / "b.gguf", base, more=lambda writer: writer.add_tensor("rope_freqs.weight", np.arange(1, 17)))
+    assert "stretches positions as 'ntk'" in _read(tmp_path / "a.gguf").fault
+    assert "by factors other than a Llama's" in _read(tmp_path / "b.gguf").fault
+
+
+def test_biases_that_the_network_would_lack_are_refused(tmp_path: Path) -> None:
+    """They were left out silently."""
+    bias = np.ones(fixtures.HIDDEN, np.float32)
+    write_gguf(
+        tmp_path / "tiny.gguf",
+        fixtures.write_base(tmp_path / "base"),
+        more=lambda writer: writer.add_tensor("blk.0.attn_q.bias", bias),
+    )
+    with pytest.raises(Unfit, match=r"has 1 biases .* such as blk\.0\.attn_q\.bias"):
+        convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda done, total: None)
 
 
 def test_libraries_parse_a_file_once_for_its_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
