@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 else:
     aiohttp, np = LazyModule("aiohttp"), LazyModule("numpy")
 
+ROUNDED = 1e-3
+"""Largest deviation of a vector's length from 1 that rounding of its values explains."""
 LARGEST = 36.0
 """Largest logit. Beyond it, a relevance is 0 or 1 in double precision."""
 LONGEST = 1e9
@@ -100,7 +102,10 @@ def _embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
 
 
 def _read_vectors(data: bytes, request: EmbedRequest) -> TaskAnswer:
-    """Read vectors. All tokens are assigned to the first input, because providers sum them up. Raises BadAnswer."""
+    """Read vectors, and give each the length 1: some providers' shortened ones have another.
+
+    All tokens are assigned to the first input, because providers sum them up. Raises BadAnswer.
+    """
     try:
         answer = msgspec.json.decode(data, type=_Vectors, strict=False)
         rows = [_floats(item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
@@ -109,14 +114,21 @@ def _read_vectors(data: bytes, request: EmbedRequest) -> TaskAnswer:
     inputs = len(request.inputs)
     if len(rows) != inputs or len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise BadAnswer(f"answered {inputs} inputs with {len(rows)} vectors, or with ones of several lengths")
+    vectors = np.stack(rows)
+    if not np.isfinite(vectors).all():
+        raise BadAnswer("answered with vectors whose values are not finite")
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    has_other = (lengths > 0) & (np.abs(lengths - 1) > ROUNDED)
+    vectors = np.where(has_other, vectors / np.where(lengths > 0, lengths, 1), vectors).astype("<f4")
     tokens = max(0, answer.usage.prompt_tokens or answer.usage.total_tokens or 0) if answer.usage else 0
-    result = EmbedResult(np.stack(rows).tobytes(), len(rows[0]), [tokens, *([0] * (inputs - 1))])
+    result = EmbedResult(vectors.tobytes(), len(rows[0]), [tokens, *([0] * (inputs - 1))])
     return [result], Usage(prompt_tokens=tokens), answer.model
 
 
 def _floats(value: str | list[float]) -> "np.ndarray[Any, np.dtype[np.float32]]":
     raw = np.frombuffer(base64.b64decode(value, validate=True), "<f4") if isinstance(value, str) else value
-    return np.asarray(raw, dtype="<f4")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+        return np.asarray(raw, dtype="<f4")
 
 
 # --- reranking -------------------------------------------------------------------------------------------------------

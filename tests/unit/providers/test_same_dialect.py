@@ -200,6 +200,22 @@ async def test_embeddings_are_passed_on(tmp_path: Path, given: str) -> None:
             assert rig.fake.seen[-1].body["input_type"] == sent
 
 
+async def test_vectors_have_length_one_and_finite_values(tmp_path: Path) -> None:
+    """Gemini's have another length if they are shortened. Infinite ones were a failure of this server's engine."""
+    answers = [[[3, 4], [0, 0], [0.6, 0.8]], [[1e300, 0], [0, 1], [0, 1]]]
+
+    def script(seen: Seen) -> Play:
+        vectors = answers[len(rig.fake.seen) - 1]
+        return Play([json.dumps({"data": [{"index": i, "embedding": one} for i, one in enumerate(vectors)]}).encode()])
+
+    async with rigged(tmp_path, script) as rig:
+        requested = {"model": "there/embed", "input": ["a", "b", "c"]}
+        found = (await rig.http.post("/v1/embeddings", json=requested)).json()
+        assert [one["embedding"] for one in found["data"]] == [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]]
+        refused = await rig.http.post("/v1/embeddings", json=requested)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (502, "provider_answer")
+
+
 async def test_a_ranking_is_passed_on_in_order(tmp_path: Path) -> None:
     scores = [0.25, 0.999, 0.0]
     results = [{"index": i, "relevance_score": s} for i, s in enumerate(scores)]
