@@ -8,6 +8,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from random import Random
 
 import numpy as np
@@ -69,18 +70,24 @@ class TrainingResult:
     """Measures of the letters head alone, then of both heads."""
 
 
-def split(labels: Sequence[str], share: float) -> tuple[list[int], list[int]]:
-    """Return the indexes to fit and to hold out, split by label. Two examples give at least one of each."""
-    by_label: dict[str, list[int]] = {}
-    for index, label in enumerate(labels):
-        by_label.setdefault(label, []).append(index)
+def split(texts: Sequence[str], labels: Sequence[str], share: float) -> tuple[list[int], list[int]]:
+    """Return the indexes to fit and to hold out, split by label. Two different texts give at least one of each.
+
+    Repetitions of a text stay together: measured on texts that were fitted, anything is right.
+    """
+    repetitions: dict[str, list[int]] = {}
+    for index, text in enumerate(texts):
+        repetitions.setdefault(" ".join(text.split()).casefold(), []).append(index)
+    by_label: dict[str, list[list[int]]] = {}
+    for indexes in repetitions.values():
+        by_label.setdefault(labels[indexes[0]], []).append(indexes)
     fit, held_out = list[int](), list[int]()
     for label in sorted(by_label):
-        indexes = by_label[label]
-        Random(f"{SEED} {label}").shuffle(indexes)
-        cut = min(len(indexes) - 1, max(1, round(len(indexes) * share)))
-        held_out += indexes[:cut]
-        fit += indexes[cut:]
+        different = by_label[label]
+        Random(f"{SEED} {label}").shuffle(different)
+        cut = min(len(different) - 1, max(1, round(len(different) * share)))
+        held_out += chain.from_iterable(different[:cut])
+        fit += chain.from_iterable(different[cut:])
     return sorted(fit), sorted(held_out)
 
 

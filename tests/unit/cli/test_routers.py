@@ -150,6 +150,19 @@ def test_fit_of_complexity_prints_costs(server: FakeServer, run: Run, tmp_path: 
     assert "chosen: " in run("routers", "fit", "support", str(file)).stdout
 
 
+def test_fit_of_complexity_takes_verdicts_of_any_value(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """No row was held out if each had verdicts of its own, and the error asked for more rows."""
+    serve_complexity(server)
+    file = write_judgements(tmp_path)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        shift = number / len(rows) / 4
+        row["accepted"] = {name: 1 - shift if value >= 0.5 else shift for name, value in row["accepted"].items()}
+    file.write_text("\n".join(map(json.dumps, rows)))
+    result = run("routers", "fit", "support", str(file))
+    assert result.exit_code == 0, result.output
+
+
 def test_fit_of_complexity_ignores_labels(server: FakeServer, run: Run, tmp_path: Path) -> None:
     """Rows with judgements often have a number of their own in that field."""
     serve_complexity(server)

@@ -207,13 +207,14 @@ def _intents(
     options = TrainingOptions(precision=precision)
     examples = [Example(row["text"], label_of(row)) for row in given]
     if held is None:
-        fitting, holding = split([example.label for example in examples], options.held_out)
+        texts, labels = [example.text for example in examples], [example.label for example in examples]
+        fitting, holding = split(texts, labels, options.held_out)
         chosen = [examples[place] for place in holding]
         examples = [examples[place] for place in fitting]
     else:
         chosen = [Example(row["text"], label_of(row)) for row in rows(held)]
     if not chosen:
-        raise UsageError("There are no examples to hold out. Give at least two examples of each intent.")
+        raise UsageError("There are no examples to hold out. Give at least two different examples of each intent.")
     spelling, both = Spelling.of(e.text for e in examples), None
     if model is not None:
         read = [*(e.text for e in examples), *(spelling.corrected(e.text) for e in chosen)]
@@ -243,7 +244,8 @@ def _complexity(
 
     judged = [JudgedText(row["text"], _accepted(row)) for row in given]
     if held is None:
-        fitting, holding = split([str(sorted(one.accepted.items())) for one in judged], 0.2)
+        verdicts = [str(sorted((name, value >= 0.5) for name, value in one.accepted.items())) for one in judged]
+        fitting, holding = split([one.text for one in judged], verdicts, 0.2)
         holdout, judged = [judged[place] for place in holding], [judged[place] for place in fitting]
     else:
         holdout = [JudgedText(row["text"], _accepted(row)) for row in rows(held)]
