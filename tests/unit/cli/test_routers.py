@@ -271,6 +271,13 @@ def test_fit_uses_texts_without_an_intent_only_to_measure(server: FakeServer, ru
     assert "of no intent, left out 100.0%\n" in result.stdout
 
 
+def test_half_an_emoji_is_an_unknown_character(tmp_path: Path) -> None:
+    """Training ended with a traceback."""
+    file = tmp_path / "examples.jsonl"
+    file.write_text(r'{"text": "is it \ud83d", "intent": "weather"}')
+    assert fit.rows(file) == [{"text": "is it ?", "intent": "weather"}]
+
+
 def test_lines_end_only_where_json_lines_end(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('\ufeff{"text": "a\u2028b"}\r\n\n{"text": "c"}\n', encoding="utf-8")

@@ -49,7 +49,7 @@ def _row(line: str, where: str) -> Json:
         raise RefusedError(f'{where}: write {{"text": "...", "intent": "..."}}')
     if not OTHER_LABELS & row.keys() and not isinstance(_intent(row), str | None):
         raise RefusedError(f'{where}: "intent" must be a name in quotes, or null if there is none.')
-    return row
+    return {**row, "text": row["text"].encode(errors="replace").decode()}  # JavaScript cuts emojis in half
 
 
 def _intent(row: Json) -> object:
