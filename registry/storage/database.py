@@ -33,10 +33,10 @@ def url_of(text: str) -> URL:
     """Parse a database's address. Raises BadRequest if it is malformed or of another kind of database."""
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
         raise BadRequest(f"This is not the address of a database. Write {POSTGRES}://user@host/name.") from None
     if url.drivername not in (SQLITE, POSTGRES):
-        raise BadRequest(f"A database is {SQLITE} or {POSTGRES}, not '{url.drivername}'.")
+        raise BadRequest(f"A database cannot be '{url.drivername}'. Write {POSTGRES}://user@host/name.")
     return url
 
 

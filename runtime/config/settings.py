@@ -141,7 +141,7 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode, ORIGINS] = Field(
         default=(), description="Origin of web pages that may use this server. Same syntax as --allowed-hosts."
     )
-    port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on.")
+    port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on, from 1024.")
     data_dir: Annotated[Path, OptionHelp(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
         default_factory=default_data_dir,
         description="Folder for everything that survives a restart, such as adapters, aliases and pins.",
@@ -385,6 +385,20 @@ class Settings(BaseSettings):
                 raise ValueError(f"{host} is not a valid host: write a name or an address, such as models.example")
             if "*" in host and host != "*":
                 raise ValueError(f"{host} would match no host: name each one, or accept any with *")
+        return value
+
+    @field_validator("database")
+    @classmethod
+    def _database(cls, value: str | None) -> str | None:
+        """Raise ValueError for what is no address of a database."""
+        if value is not None:
+            from registry.errors import BadRequest
+            from registry.storage.database import url_of  # only here, since commands with SQLite's default start faster
+
+            try:
+                url_of(value)
+            except BadRequest as error:
+                raise ValueError(error.message.removesuffix(".")) from None
         return value
 
     @field_validator("fleet_listen", "fleet_address")

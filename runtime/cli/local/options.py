@@ -44,10 +44,10 @@ def _fault(error: "ErrorDetails") -> str:
     name = str(error["loc"][0]) if error["loc"] else ""
     inner = [part for part in error["loc"][1:] if isinstance(part, str)]  # a bound; positions in a list say nothing
     option = " ".join([f"--{name.replace('_', '-')}", *inner])
-    if name in SECRET:
-        return f"{option}: {error['msg']}"
     if error["type"] == "value_error":
         return f"{option}: {error['msg'].removeprefix('Value error, ')}"
+    if name in SECRET:
+        return f"{option}: {error['msg']}"
     if error["type"] == "string_pattern_mismatch" and name in PATTERNS:
         return f"{option} cannot be {quote_value(error['input'])}; write {PATTERNS[name]}"
     return words({**error, "loc": (option,)}).replace(f"'{option}'", option, 1)

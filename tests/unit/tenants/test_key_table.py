@@ -368,7 +368,14 @@ def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
 
 def test_urls_of_databases_are_read_or_refused() -> None:
     assert url_of("sqlite:////a/b.db").database == "/a/b.db"
-    for wrong in ("mysql://x/y", "sqlite+aiosqlite://", "postgresql://u@h/d", "no url", ""):
+    for wrong in (
+        "mysql://x/y",
+        "sqlite+aiosqlite://",
+        "postgresql://u@h/d",
+        "postgresql+psycopg://u@h:x/d",
+        "no url",
+        "",
+    ):
         with pytest.raises(BadRequest):
             url_of(wrong)
 

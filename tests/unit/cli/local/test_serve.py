@@ -127,6 +127,13 @@ def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypa
         ("cors-origins", "x", "--cors-origins: x is not a valid origin: write scheme and host"),
         ("cors-origins", "https://*.x", "--cors-origins: https://*.x would match no origin: name each one, or"),
         ("allowed-hosts", "*.x", "--allowed-hosts: *.x would match no host: name each one, or accept any with *"),
+        (
+            "database",
+            "postgres://u@h/d",
+            "--database: A database cannot be 'postgres'. Write postgresql+psycopg://user@",
+        ),
+        ("database", "nonsense", "--database: This is not the address of a database. Write postgresql+psycopg://user@"),
+        ("database", "postgresql+psycopg://u@h:x/d", "--database: This is not the address of a database. Write"),
         ("max-audio-seconds", "nan", "--max-audio-seconds"),
         ("bounds-factor", "-1", "; write more than 0.0."),
     ],

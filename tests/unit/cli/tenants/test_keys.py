@@ -77,7 +77,7 @@ def test_weights_texts_and_classes_are_changed(run: Run) -> None:
         (("keys", "create", "--scopes", "infer,root"), 2, "--scopes"),
         (("keys", "create", "--expires", "soon"), 2, "90d"),
         (("keys", "create", "--scopes", "all", "--models", "a"), 1, "reaches every model"),
-        (("keys", "create", "--database", "mysql://u@h/d"), 1, "not 'mysql'"),
+        (("keys", "create", "--database", "mysql://u@h/d"), 2, "cannot be 'mysql'"),
         (("teams", "create", "Two Words"), 1, "a-z"),
         (("teams", "create", "default"), 1, "already"),
         (("teams", "edit", "default"), 2, "--weight"),
