@@ -20,9 +20,12 @@ def main() -> None:
         os.environ.pop(name, None)
     if sys.argv[1:2] == ["serve"] and not {"-h", "--help"} & set(sys.argv) and own_id() is None:
         restart_with_id()
-    from runtime.cli import main as commands
+    try:
+        from runtime.cli import main as commands
 
-    commands.main()
+        commands.main()
+    except KeyboardInterrupt:  # during the imports; later ones become exit codes in `CommandGroup`
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 import typer.main
 
 from docs.tables.cli import parameters, walk
+from runtime.cli import entry
 from runtime.cli.main import app
 from runtime.cli.options import DEFAULT_URL, URL
 from tests.system.serving import ROOT
@@ -74,3 +75,14 @@ def test_variables_of_other_servers_are_not_used() -> None:
     environment = {**os.environ, **others}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.endswith("MutexValue\nNone\n"), done.stderr
+
+
+def test_an_interruption_during_the_imports_is_an_exit_code_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("runtime.cli.main.main", interrupted)
+    monkeypatch.setattr(sys, "argv", ["roundhouse", "status"])
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
