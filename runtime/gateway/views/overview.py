@@ -240,6 +240,7 @@ class Overview:
             running, waiting = (",".join(_names_of(adapters, used)) for used in entry.queue.used_digests())
             labels = f'max_lora="{places}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
             lines.append(f"vllm:lora_requests_info{{{labels}}} {now}")
+        lines = list(dict.fromkeys(lines))  # idle bases with as many places have the same series
         return ("\n".join(lines) + "\n").encode() if len(lines) > 2 else b""
 
 

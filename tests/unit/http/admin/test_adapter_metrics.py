@@ -56,6 +56,13 @@ async def test_running_and_waiting_adapters_are_in_vllms_own_series(gateway: Fak
     assert 'roundhouse_adapter_waiting{adapter="waits",model="chat"} 1.0' in text
 
 
+async def test_bases_with_equal_places_have_vllms_series_once(tmp_path: Path) -> None:
+    """Prometheus counts a repeated series as an error of the scrape."""
+    gateway = FakeGateway(tmp_path, [Recipe.model_validate({**CHAT, "id": name}) for name in ("chat", "other")])
+    samples = [line for line in (await scrape(gateway)).splitlines() if line.startswith("vllm:lora_requests_info{")]
+    assert len(samples) == 1
+
+
 async def test_metrics_look_at_each_adapter_once_and_not_at_each_version(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
