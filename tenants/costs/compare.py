@@ -79,7 +79,8 @@ def read_prices(path: Path) -> list[ProviderPrice]:
             raise BadRequest(f"{path} is larger than a table of prices.")
         return TypeAdapter(list[ProviderPrice]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or [])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadRequest(f"The table of prices {path} cannot be read: {type(error).__name__}.") from None
+        cause = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise BadRequest(f"The table of prices {path} cannot be read: {cause}.") from None
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10])
         raise BadRequest(f"In the table of prices {path}: {faults}") from None

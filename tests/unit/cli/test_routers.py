@@ -232,6 +232,12 @@ def test_fit_says_what_is_wrong_with_a_file(
     assert word in result.stderr
 
 
+@pytest.mark.parametrize("words", [("add",), ("fit", "auto"), ("eval", "auto")], ids=lambda words: words[0])
+def test_a_missing_file_is_named_once(run: Run, words: tuple[str, ...]) -> None:
+    done = run("routers", *words, "none.yaml")
+    assert (done.exit_code, done.stderr) == (1, "error: none.yaml: No such file or directory.\n")
+
+
 @pytest.mark.parametrize("value", [5, -0.1, "much", float("nan")])
 def test_fit_refuses_invalid_shares(server: FakeServer, run: Run, tmp_path: Path, value: Any) -> None:
     serve_complexity(server)

@@ -30,7 +30,7 @@ def rows(file: Path) -> list[Json]:
     """Read one JSON object per line, each with a text. Raises RefusedError with the number of a faulty line."""
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # not `splitlines`: U+2028 may stand in JSON
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise RefusedError(f"{file} cannot be read: {error}") from None
     if len(lines) > MAX_LINES:
         raise RefusedError(f"{file} has more than {MAX_LINES:,} lines. Give a part of it.")

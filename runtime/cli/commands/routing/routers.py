@@ -58,7 +58,7 @@ def add(
     """
     try:
         body = read_yaml(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RefusedError) as error:
+    except (UnicodeDecodeError, RefusedError) as error:
         raise RefusedError(f"{file} cannot be read: {error}") from None
     if not isinstance(body, dict):
         raise RefusedError(f"{file} is not a router. Write one document with `id` and `targets`.")

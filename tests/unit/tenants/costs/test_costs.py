@@ -199,6 +199,9 @@ def test_a_table_of_prices_is_read_or_refused(tmp_path: Path) -> None:
         path.write_text(wrong)
         with pytest.raises(BadRequest):
             read_prices(path)
+    path.unlink()
+    with pytest.raises(BadRequest, match=r"prices.yaml cannot be read: No such file or directory\.$"):
+        read_prices(path)
 
 
 def test_a_daily_report_is_in_the_teams_time_zone(database: Database, ledger: LedgerTable) -> None:
