@@ -204,7 +204,6 @@ class LineClaim:
 class _Pick:
     work: BatchWork
     left: dict[str, int]
-    suspects: dict[str, int]
     order: list[LineGroup] = field(default_factory=list)
 
 
@@ -273,7 +272,6 @@ def choose(
             ]
         _, pick, group, is_suspect = best
         if is_suspect:
-            pick.suspects[group.name] -= 1
             suspects.add(group.room)
         else:
             pick.left[group.name] -= 1
@@ -288,9 +286,7 @@ def choose(
 
 def _pick(work: BatchWork) -> _Pick:
     order = sorted(work.groups, key=lambda group: (not group.is_placed, -group.count, group.name))
-    return _Pick(
-        work, {group.name: group.count for group in order}, {group.name: group.suspects for group in order}, order
-    )
+    return _Pick(work, {group.name: group.count for group in order}, order)
 
 
 def _next_group(
@@ -302,6 +298,6 @@ def _next_group(
             continue
         if pick.left[group.name] > 0:
             return group, False
-        if pick.suspects[group.name] > 0 and group.room not in suspects:
+        if group.suspects > 0 and group.room not in suspects:
             return group, True
     return None

@@ -318,7 +318,7 @@ class Loader:
             before = await self._table.memory_of(entry).used()
             await link.end()
             await self._table.memory_of(entry).back(entry.seen, before)
-        entry.link, entry.loaded, entry.progress = None, None, None
+        entry.loaded, entry.progress = None, None
         entry.bytes, entry.claim, entry.host_bytes = 0, 0, 0
         entry.to(S.ABSENT)
         self._table.note_change()

@@ -207,7 +207,6 @@ class DeviceTier:
         self._placed.clear()
         self._placing.clear()
         self._failed.clear()
-        self.closing.clear()
 
     def lease(self, digest: str) -> None:
         self._placed[digest].leases += 1
@@ -329,8 +328,6 @@ class Moves:
         """Rules 5 and 7."""
         wanting = [str(head.request.digest) for head in blocked] + self._pins.needed()
         wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
-        if not wanting:
-            return []
         moves: list[Move] = []
         idle = [v for v in self._device if not (self._needed(v) or v in self._pins)]
         idle.sort(key=self._device.last_use, reverse=True)

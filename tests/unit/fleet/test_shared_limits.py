@@ -81,8 +81,8 @@ class ServerShares:
         self._shares, self._server = shares, server
 
     def take(self, limit: str, capacity: int, amount: int, nodes: int) -> Share:
-        self._shares.table._answer()
         self._shares.takes += 1
+        self._shares.table._answer()
         own = self._shares.own.get(self._server, 0)
         block = block_size(capacity, sum(self._shares.own.values()), amount - own, nodes) if amount > own else 0
         self._shares.own[self._server] = own + block
@@ -399,8 +399,9 @@ async def test_requests_that_began_while_the_database_was_down_count_once_it_ans
     table.is_away = True
     for _ in range(2):
         await first.ask()
+    await first.refused()
     await first.look()
-    assert first.shared.is_away
+    assert (first.shared.is_away, table.shares.takes) == (True, 1), "no request waits for it again"
     table.is_away = False
     for _ in range(2):
         await first.look()

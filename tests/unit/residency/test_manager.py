@@ -354,6 +354,20 @@ async def test_the_number_of_waiting_requests_is_bounded(world: World) -> None:
     assert world.queues["a"].waiting == 0
 
 
+async def test_a_second_unload_waits_like_the_first_for_running_requests(world: World) -> None:
+    entry = world.manager.get("a")
+    await world.ask("a")
+    async with in_use(world, "a"):
+        unloads = [asyncio.create_task(world.manager.unload(entry)) for _ in range(2)]
+        while entry.state is not ModelState.DRAINING:
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (world.pool.links[0].ended, entry.state) == (0, ModelState.DRAINING)
+    await asyncio.gather(*unloads)
+    assert (world.pool.links[0].ended, entry.state) == (1, ModelState.ABSENT)
+
+
 async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
     await world.ask("a")
     entry = world.manager.entries["a"]

@@ -169,6 +169,20 @@ def test_rule_7_pinned_adapters_stay_and_one_place_is_left_unpinned() -> None:
     assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 0)
 
 
+def test_rule_7_an_unpinned_or_removed_adapter_gives_its_place_to_others() -> None:
+    policy = Placement(2, 4, 8)
+    put(policy, A, B)
+    policy.pin(A)
+    policy.unpin(A)
+    policy.pin(B)
+    put(policy, C)
+    assert set(policy.resident()) == {B, C}
+    policy.forget(B)
+    settle(policy, 1.0)
+    assert not policy.status(B).pinned
+    policy.pin(C)
+
+
 def test_rule_7_with_more_pins_than_places_the_first_ones_apply() -> None:
     policy = Placement(3, 4, 8)
     for digest in (A, B):
@@ -200,6 +214,28 @@ def test_rule_7_a_pinned_adapter_that_failed_waits_for_a_request() -> None:
     policy.enqueue("1", A, 1.0)
     assert started(settle(policy, 1.0)) == ["1"]
     assert policy.status(A).pinned
+
+
+def test_rule_7_a_new_engine_tries_a_pinned_adapter_that_failed_again() -> None:
+    policy = Placement(2, 3, 8)
+    policy.pin(A)
+    policy.decide(0.0)
+    policy.failed(A)
+    policy.reset()
+    assert policy.decide(1.0).stage == (A,)
+
+
+def test_a_new_engine_has_all_its_places_although_requests_held_a_failed_one() -> None:
+    policy = Placement(1, 3, 8)
+    policy.enqueue("1", A, 0.0)
+    policy.staged(*policy.decide(0.0).stage)
+    policy.decide(0.0)
+    policy.admit(A, 0.0)
+    assert policy.decide(0.0).start == ("1",)
+    policy.failed(A)
+    policy.reset()
+    put(policy, B, now=1.0)
+    assert policy.resident() == (B,)
 
 
 def test_rule_8_a_forgotten_adapter_is_dropped_when_its_last_request_ends() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runtime.scheduling.fair import QueueRequest
+from runtime.scheduling.fair import Pool, QueueRequest
 from runtime.scheduling.placement import Placement
 from tests.unit.scheduling.simulator import Witness
 
@@ -177,6 +177,20 @@ def test_a_full_queue_makes_room_in_the_queue_of_another_replica() -> None:
     newest = fleet.witnesses[0].policy.make_room(QueueRequest("quiet"))
     assert newest == max(fleet.witnesses[1].waiting, key=int)
     assert fleet.witnesses[0].policy.waiting_for_model == 3
+
+
+def test_a_replica_takes_over_no_request_of_a_pool_that_it_has_filled() -> None:
+    policies = [Placement(0, 0, 2, pools={"long": Pool(most=1)})]
+    policies.append(Placement(0, 0, 2, pools={"long": Pool(most=1)}, accounts=policies[0].accounts))
+    for policy, other in zip(policies, reversed(policies), strict=True):
+        policy.others = (other,)
+    for number, policy in enumerate(policies):
+        policy.enqueue(f"long-{number}", None, 0.0, QueueRequest(pool="long"))
+        assert policy.decide(0.0).start == (f"long-{number}",)
+    policies[1].enqueue("short", None, 0.0)
+    policies[1].decide(0.0)
+    policies[1].enqueue("waits", None, 0.0, QueueRequest(pool="long"))
+    assert policies[0].decide(0.0).adopt == ()
 
 
 def test_a_free_turn_starts_the_first_request_of_all_lines() -> None:

@@ -44,6 +44,14 @@ def test_another_team_starts_at_once_and_the_flood_gets_the_other_places() -> No
     assert policy.running == PLACES
 
 
+def test_a_spare_place_stays_free_while_no_request_is_ready() -> None:
+    policy = Placement(1, 2, PLACES, spare=SPARE)
+    full(policy, number=PLACES)
+    policy.enqueue("adapter", "sha256:a", 1.0, QueueRequest("quiet"))
+    plan = policy.decide(1.0)
+    assert (plan.start, plan.stage) == ((), ("sha256:a",))
+
+
 def test_requests_beyond_the_teams_share_or_the_spare_places_wait() -> None:
     policy = Placement(0, 0, PLACES, spare=SPARE)
     full(policy)

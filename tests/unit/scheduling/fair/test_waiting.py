@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.scheduling.fair import AccountOrder, Pace, QueueRequest, ShareAccount
-from runtime.scheduling.requests import ModelAccounts, WaitingRequests
+from runtime.scheduling.requests import ModelAccounts, RunningRequests, WaitingRequests
 from tenants.caller import ServiceClass
 
 CRITICAL, INTERACTIVE, BATCH = ServiceClass
@@ -61,6 +61,20 @@ def test_the_team_that_fills_a_queue_makes_room_for_others() -> None:
     heavy = filled(*[QueueRequest("heavy", weight=4.0)] * 4, QueueRequest("light"))
     assert heavy.make_room(QueueRequest("third", weight=1.0)) is None
     assert heavy.make_room(QueueRequest("third", weight=4.0)) in ("3", "4")
+
+
+def test_the_work_of_a_line_is_that_of_its_requests() -> None:
+    waiting = filled(*[QueueRequest(work=10.0)] * 2, QueueRequest(work=5.0))
+    waiting.remove("0")
+    assert waiting.work == 15.0
+    running = RunningRequests(waiting, {})
+    for _ in range(2):
+        running.start(waiting.first([None], frozenset()).request)
+    assert (waiting.work, running.work) == (0.0, 15.0)
+    running.end("1", 3.0)
+    assert running.work == 5.0
+    running.clear()
+    assert running.work == 0.0
 
 
 def test_nothing_is_remembered_of_removed_requests() -> None:
