@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,10 @@ class AdapterService:
         self._state, self._leased = state, leased
         self.stored_digests: frozenset[str] = frozenset()
         """Digests whose files are here. Replaced when one is added or removed."""
+        self._undeleted = set[str]()
+        """Digests that the state has forgotten, but whose files could not be deleted."""
+        self._strangers = frozenset[str]()
+        """Digests that the state has never seen, as last logged."""
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
         # Held by commits and collections, so that no digest is collected between its storing and its registration.
         self._store_lock = asyncio.Lock()
@@ -239,13 +243,13 @@ class AdapterService:
         """
         removed = []
         async with self._store_lock:
-            on_disk = await asyncio.to_thread(self.store.digests)
-            for digest in await asyncio.to_thread(self._state.adapters.garbage, on_disk):
+            for digest in await asyncio.to_thread(self._garbage):
                 if not self._leased(digest) and await asyncio.to_thread(self._state.adapters.forget, digest):
                     try:
                         await asyncio.to_thread(self.store.remove, digest)
                         await asyncio.to_thread(self.notes.remove, digest)
                     except OSError as error:
+                        self._undeleted.add(digest)
                         folder, cause = str(self.store.path(digest)), error.strerror
                         log.error(
                             "a removed adapter's files cannot be deleted", extra={"folder": folder, "cause": cause}
@@ -254,6 +258,26 @@ class AdapterService:
                         removed.append(digest)
                         self.stored_digests -= {digest}
         return tuple(removed)
+
+    def _garbage(self) -> Sequence[str]:
+        """Return digests without a version, but not several that the state has never seen.
+
+        A crash leaves at most one, because commits take turns. More mean that the state was lost, or is in another
+        database than before, and files that it names would be gone for good. Servers of a fleet remove each other's.
+        """
+        table = self._state.adapters
+        digests = table.garbage(self.store.digests())
+        strangers = frozenset(digests) - set(table.garbage()) - self._undeleted
+        if len(strangers) < 2 or self._state.recipes is not None:
+            return digests
+        if strangers != self._strangers:
+            self._strangers = strangers
+            log.error(
+                "the store has adapters that the state does not know: it was lost, or is in another database "
+                "(--database). Their files are kept. If nothing needs them, delete their folders",
+                extra={"store": str(self.store.root), "adapters": len(strangers)},
+            )
+        return [digest for digest in digests if digest not in strangers]
 
     def unused(self) -> frozenset[str]:
         """Return stored digests that no name refers to any more."""

@@ -267,12 +267,22 @@ class RouterContentStore:
         """Whether its folder exists, readable or not."""
         return self._folder(digest).is_dir()
 
-    def tidy(self, used: Iterable[str]) -> None:
-        """Remove folders that no version uses, and unfinished ones of a killed server."""
-        keep = {self._folder(digest).name for digest in used}
-        for folder in self.folder.glob("*") if self.folder.is_dir() else ():
-            if folder.name not in keep:
+    def tidy(self, used: Iterable[str], removed: Iterable[str], *, is_shared: bool) -> int:
+        """Remove folders that no version uses, and unfinished ones of a killed server. Returns how many are left.
+
+        removed: digests of versions that were just removed. Of others a killed server leaves at most one. If there are
+        more, the state was lost or is in another database than before, and they stay. Servers of a fleet (is_shared)
+        remove each other's.
+        """
+        keep, gone = ({self._folder(digest).name for digest in digests} for digests in (used, removed))
+        unused = [folder for folder in self.folder.glob("*") if folder.name not in keep]
+        strangers = [folder for folder in unused if folder.name not in gone and not folder.name.startswith(".")]
+        if len(strangers) < 2 or is_shared:
+            strangers = []
+        for folder in unused:
+            if folder not in strangers:
                 shutil.rmtree(folder, ignore_errors=True)
+        return len(strangers)
 
     def _folder(self, digest: str) -> Path:
         return self.folder / digest.replace(":", "-")

@@ -287,12 +287,24 @@ class RouterStore:
         aliased = set(record.aliases.values())
         if any(old.number not in aliased and old.digest not in kept for old in record.versions[:-most]):
             await asyncio.to_thread(self._state.routers.prune, key, most, kept)
-            await self._tidy()
+            await self._tidy(record)
 
-    async def _tidy(self) -> None:
-        """Remove files that no version uses. Called with the lock, as an addition is not in the state yet."""
-        stored = {version.digest for record in self._state.routers.all() for version in record.versions}
-        await asyncio.to_thread(self._contents.tidy, stored | self._state.routers.reserved)
+    async def _tidy(self, *before: RouterRecord) -> None:
+        """Remove files that no version uses. Called with the lock, as an addition is not in the state yet.
+
+        before: routers of which versions were removed, as they were.
+        """
+        stored, removed = (
+            {version.digest for record in records for version in record.versions}
+            for records in (self._state.routers.all(), before)
+        )
+        used = stored | self._state.routers.reserved
+        if left := await asyncio.to_thread(self._contents.tidy, used, removed, is_shared=self.is_shared):
+            log.error(
+                "there are routers that the state does not know: it was lost, or is in another database (--database). "
+                "Their files are kept. If nothing needs them, delete their folders",
+                extra={"folder": str(self._contents.folder), "routers": left},
+            )
 
     def _check(self, name: str) -> None:
         if not ADAPTER.match(name):
@@ -320,8 +332,10 @@ class RouterStore:
     async def remove(self, name: str, *, force: bool = False) -> None:
         """Remove a router, even if its files are unreadable."""
         async with self._changing:
-            await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
+            record = self._record(name)
+            await asyncio.to_thread(self._state.routers.delete, record.key, force=force)
             self.refresh()
+            await self._tidy(record)
 
     async def change(self, name: str, change: Callable[[RouterTable, RouterKey], RouterRecord]) -> RouterView:
         """Change aliases or the current version by a method of the table. Raises NotFound, Conflict, BadRequest."""

@@ -195,6 +195,31 @@ async def test_after_a_kill_leftovers_are_removed_and_registered_adapters_are_th
     again.state.close()
 
 
+async def test_a_start_with_another_state_deletes_no_adapters(
+    tmp_path: Path, base: Base, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a start without its --database, or with a state.db that was lost."""
+    rig = Rig(tmp_path / "data", base)
+    await rig.service.start()
+    for seed in range(2):
+        await rig.add(f"tune-{seed}", folder, seed)
+    await rig.service.close()
+    rig.state.close()
+    (rig.data / "state.db").rename(tmp_path / "state.db")
+    other = Rig(tmp_path / "data", base)
+    await other.service.start(warm=False)
+    assert "adapters that the state does not know" in caplog.text
+    await other.service.close()
+    other.state.close()
+    (tmp_path / "state.db").rename(rig.data / "state.db")
+    again = Rig(tmp_path / "data", base)
+    await again.service.start(warm=False)
+    for adapter in again.service.list():
+        await again.service.ready(adapter.current.digest)
+    await again.service.close()
+    again.state.close()
+
+
 async def test_files_that_cannot_be_deleted_stop_neither_a_deletion_nor_a_start(
     rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
