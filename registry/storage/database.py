@@ -228,7 +228,8 @@ def _code(error: BaseException | None) -> int:
 
 
 def _unavailable(error: BaseException | None) -> Unavailable:
-    if _code(error) in _DAMAGED:
+    is_no_text = isinstance(error, sqlite3.OperationalError) and not _code(error)  # Python cannot decode a stored text
+    if _code(error) in _DAMAGED or is_no_text:
         return Unavailable(
             "A database file of the server is damaged. Restore a backup into a new data directory: roundhouse restore.",
             code="database_damaged",
@@ -241,6 +242,12 @@ def _unavailable(error: BaseException | None) -> Unavailable:
         return Unavailable(
             "A database file of the server cannot be opened or written. It and its folder must exist, belong to the "
             "server's user, and be on a writable disk. Nothing was changed.",
+            code="database_unavailable",
+            retry_after=5,
+        )
+    if _code(error) == sqlite3.SQLITE_BUSY:
+        return Unavailable(
+            "Another program locks a database file of the server. Nothing was changed.",
             code="database_unavailable",
             retry_after=5,
         )

@@ -46,7 +46,7 @@ class Journal:
         except OSError:
             os.close(self._file)
             raise
-        self._number, self._end = _HEAD.unpack_from(content)[0] if content else 0, _HEAD.size
+        self._number, self._end = int.from_bytes(content[: _HEAD.size], "little"), _HEAD.size
         while (frame := self._frame(content)) is not None:
             begun, ended = _rows.decode(frame)
             self.begun += begun

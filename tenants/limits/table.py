@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from registry.base.wording import quoted
-from registry.errors import BadRequest, NotFound
+from registry.errors import BadRequest, Conflict, NotFound
 from registry.storage.database import Database
 from tenants.keys.table import lines, rotation_chain
 from tenants.limits.records import Kind, Limit, Mode, zone_of
@@ -39,11 +39,11 @@ class LimitTable:
             return [_of_line(_limit(row), firsts) for row in connection.execute(query)]
 
     def zones(self) -> dict[str, ZoneInfo]:
-        """Return time zones by team and by key id."""
+        """Return time zones by team and by key id. Raises Conflict if this machine lacks one."""
         with self._database.read() as connection:
             teams = connection.execute(sa.select(TEAMS.c.id, TEAMS.c.timezone)).all()
             keys = connection.execute(sa.select(KEYS.c.id, KEYS.c.team)).all()
-        zones = {row.id: zone_of(row.timezone) for row in teams}
+        zones = {row.id: _known_zone(row.id, row.timezone) for row in teams}
         return {**zones, **{row.id: zones[row.team] for row in keys}}
 
     def zone(self, limit: Limit) -> ZoneInfo:
@@ -130,6 +130,16 @@ class LimitTable:
         connection.execute(sa.insert(LIMITS).values(values))
         connection.execute(CHANGED)
         return stored
+
+
+def _known_zone(team: str, name: str) -> ZoneInfo:
+    try:
+        return zone_of(name)
+    except BadRequest:  # it was known where it was set
+        raise Conflict(
+            f"This machine does not know {name}, the time zone of team '{team}'. Install the package tzdata (or "
+            f"tzdata-legacy), or choose another: roundhouse teams edit {team} --timezone UTC."
+        ) from None
 
 
 def _check(connection: sa.Connection, owner: str, subject: str) -> None:

@@ -92,6 +92,17 @@ def test_a_damaged_frame_ends_the_journal(tmp_path: Path) -> None:
         again.close()
 
 
+def test_a_journal_that_was_cut_short_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(b"ab")
+    journal = Journal(tmp_path / "journal", SIZE)
+    assert len(journal) == 0
+    assert journal.append([entry()], [])
+    journal.close()
+    again = Journal(tmp_path / "journal", SIZE)
+    assert len(again) == 1
+    again.close()
+
+
 def test_the_journal_is_no_larger_than_its_size(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", SIZE)
     while journal.append([one := entry()], [done(one)]):

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import sqlalchemy as sa
 
-from registry.errors import BadRequest, LimitExceeded, NotFound, StorageExceeded, Unavailable
+from registry.errors import BadRequest, Conflict, LimitExceeded, NotFound, StorageExceeded, Unavailable
 from registry.records import AdapterKey
 from registry.storage.database import Database
 from tenants.caller import Caller
@@ -27,7 +27,7 @@ from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.simulate import Outcome, simulate
 from tenants.limits.stored import QueueLimiter, StorageLimiter
 from tenants.limits.table import LimitTable
-from tenants.storage.tables import LIMITS
+from tenants.storage.tables import LIMITS, TEAMS
 from tests.fakes.clocks import Clock
 
 NOW = 1_792_782_600.0  # 2026-10-23 19:10 UTC
@@ -45,6 +45,15 @@ def entry(
 
 def done(begun: Entry, tokens: int, micro: int, ms: int = 1000) -> Settlement:
     return Settlement(begun, "done", 200, None, tokens, cost_micro=micro, total_ms=ms)
+
+
+def test_a_time_zone_that_this_machine_lacks_is_reported(database: Database, table: KeyTable, clock: Clock) -> None:
+    """The database may be older than the machine's list of zones."""
+    table.create_team("search")
+    with database.write() as connection:
+        connection.execute(sa.update(TEAMS).values(timezone="US/Atlantis"))
+    with pytest.raises(Conflict, match="US/Atlantis, the time zone of team"):
+        LimitTable(database, clock).zones()
 
 
 def test_set_replaces_a_limit_and_add_does_not(database: Database, table: KeyTable, clock: Clock) -> None:

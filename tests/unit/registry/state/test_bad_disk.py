@@ -3,7 +3,9 @@
 import errno
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,14 @@ def test_a_database_whose_log_cannot_be_made_is_reported(tmp_path: Path) -> None
     (tmp_path / "state.db-wal").mkdir()
     with pytest.raises(Unavailable, match="cannot be opened or written"):
         State(tmp_path)
+
+
+def test_a_database_that_another_program_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.storage.database.BUSY_SECONDS", 0.0)
+    with State(tmp_path) as state, closing(sqlite3.connect(state.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="Another program locks"):
+            state.adapters.register(KEY, new(1))
 
 
 def test_an_unusable_pepper_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

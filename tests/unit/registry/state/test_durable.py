@@ -120,7 +120,12 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         state.adapters.register(KEY, new(1))
     whole = (tmp_path / FILE).read_bytes()
-    for damaged in (b"x" * len(whole), whole[:100] + b"x" * (len(whole) - 100)):
+    digest = new(1).digest.encode()
+    for damaged in (
+        b"x" * len(whole),
+        whole[:100] + b"x" * (len(whole) - 100),
+        whole.replace(digest, b"\xff" * len(digest)),
+    ):
         (tmp_path / FILE).write_bytes(damaged)
         with pytest.raises(Unavailable) as refused, State(tmp_path):
             pass
