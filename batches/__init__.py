@@ -27,8 +27,7 @@ storage/          their tables, in the ledger's database
 files.py          the table of files
 table.py          the table of batches
 lines.py          the table of lines: claimed, ended exactly once, read in order
-rates.py          the table of how fast servers ran lines, for forecasts
-runners.py        the table of servers' runs, and their epochs
+runners.py        the tables of servers' runs with their epochs, and of how fast they ran lines
 store.py          access to the tables; writes go through the ledger's thread
 content/          bytes of files
 intake/           accepts files and batches: checks and stores them, and turns files into lines

@@ -11,15 +11,17 @@
 | a server finds its epoch closed             | ends its calls, and opens a new epoch                            |
 
 Epochs are numbers from the database and depend on no clock. Silence is measured with the database's clock.
+Forecasts use the rates at which servers ran lines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
 from batches.callbacks.outbox import give_back
 from batches.records import BatchState, LineState
-from batches.storage.tables import BATCHES, LINES, RUNNERS
+from batches.storage.tables import BATCHES, LINES, RATES, RUNNERS
+from batches.work.forecast import RoomRate
 from registry.storage.database import Database
 from tenants.ledger.table import LedgerTable
 
@@ -98,3 +100,52 @@ class RunnerTable:
         back = sa.update(LINES).where(LINES.c.epoch == epoch, LINES.c.state == LineState.RUNNING.value)
         give_back(connection, epoch)
         return connection.execute(back.values(state=LineState.WAITING.value, epoch=None)).rowcount
+
+
+RECENT_SECONDS = 300.0
+"""A server whose rate was measured this long before another's no longer runs the model."""
+
+
+class RateTable:
+    """How fast each server ran lines of each model. Every call is one blocking transaction. Raises Unavailable.
+
+    server: id of this server.
+    """
+
+    def __init__(self, database: Database, server: str) -> None:
+        self._database, self._server = database, server
+
+    def store(self, rates: Mapping[str, RoomRate], now: float) -> None:
+        """Replace this server's rates of these rooms."""
+        mine = RATES.c.server == self._server
+        rows = [
+            {
+                "server": self._server,
+                "room": room,
+                "per_second": rate.per_second,
+                "spread": rate.spread,
+                "measured": now,
+            }
+            for room, rate in rates.items()
+        ]
+        with self._database.write() as connection:
+            connection.execute(sa.delete(RATES).where(mine, RATES.c.room.in_(rates)))
+            if rows:
+                connection.execute(sa.insert(RATES), rows)
+
+    def all(self) -> Mapping[str, RoomRate]:
+        """Return the sum of working servers' recent rates by room, or the last measured rate if no server works on it.
+
+        Recent is relative to the last measurement: after a quiet night the sum is that of the evening.
+        """
+        works = sa.exists().where(RUNNERS.c.server == RATES.c.server, RUNNERS.c.closed.is_(None))
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(RATES, works.label("works")).order_by(RATES.c.measured)).all()
+        last = {row.room: RoomRate(row.per_second, row.spread) for row in rows}
+        latest = {row.room: row.measured for row in rows if row.works}
+        sums: dict[str, RoomRate] = {}
+        for row in rows:
+            if row.works and row.measured > latest[row.room] - RECENT_SECONDS:
+                before = sums.get(row.room, RoomRate(0.0, 0.0))
+                sums[row.room] = RoomRate(before.per_second + row.per_second, max(before.spread, row.spread))
+        return last | sums

@@ -10,8 +10,7 @@ from batches.callbacks.outbox import OutboxTable
 from batches.callbacks.webhooks import WebhookTable
 from batches.files import FileTable
 from batches.lines import LineTable
-from batches.rates import RateTable
-from batches.runners import RunnerTable
+from batches.runners import RateTable, RunnerTable
 from batches.storage.opening import has_tables, prepare
 from batches.table import BatchTable
 from registry.base.threads import Threads

@@ -1,4 +1,4 @@
-"""Forecasts of the ends of batches. Pure: no clock, no I/O. Work is in the unit of `models.work`.
+"""Forecasts of the ends of batches. Pure: no clock, no I/O. Work is in the unit of `models.tasks.kind`.
 
 1. The work of a line is estimated from lines that ended: from their bytes, and from what an answer took. Lines of the
    same batch and name are used first, then those of the name, then those of the endpoint.
@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from batches.records import Forecast
 from batches.work.policy import Level, order_of
 from models.messages import Usage
-from models.work import ANSWER_TOKEN, read_work
+from models.tasks.kind import ANSWER_TOKEN, read_work
 
 WINDOW_SECONDS = 5.0
 """Time over which a rate is measured."""

@@ -9,13 +9,13 @@
 5. Within a batch: adapters that are in a place first, then the name with most lines, so that one swap serves many.
 6. Lines whose engine died run one at a time for each model, to find the one that kills it.
 7. Lines of class batch give up their turns for people (rule 11 of `runtime.scheduling.placement`), so they may use all
-   idle capacity. If that has cost much work lately (`lost`), they leave `RESERVED` more places free while people send
-   requests.
+   idle capacity. If that has cost much work lately (`LostWork`), they leave `RESERVED` more places free while people
+   send requests.
 8. While people use a model, lines start one after the other (`pace`), so that a new request waits in the gateway for
    one of them and not for all that were claimed together.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -81,7 +81,7 @@ class NamedRoom:
     words: str = ""
     """Why it has no room, if it has none."""
     rate: float = 0.0
-    """Work per second with all places taken (`models.work`). 0 if it was never measured."""
+    """Work per second with all places taken (`models.tasks.kind.work_of`). 0 if it was never measured."""
     load_seconds: float = 0.0
     """Seconds until it can start."""
     is_remote: bool = False
@@ -155,7 +155,7 @@ class LineGroup:
     is_placed: bool = False
     """Whether the adapter is in a place, or none is needed."""
     line_work: float = 1.0
-    """Expected work per line (`models.work`)."""
+    """Expected work per line (`models.tasks.kind.work_of`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +301,46 @@ def _next_group(
         if group.suspects > 0 and group.room not in suspects:
             return group, True
     return None
+
+
+# --- lost work -------------------------------------------------------------------------------------------------------
+MOST_LOST = 0.05
+"""Largest fraction of an hour's line work that may be lost. The bounds below are lower: one burst takes many turns."""
+REVOKE_BELOW, FILL_BELOW = 0.04, 0.03
+HOUR, MINUTE = 3600.0, 60.0
+
+
+@dataclass(slots=True)
+class _Minute:
+    since: float
+    ran: float = 0.0
+    lost: float = 0.0
+
+
+class LostWork:
+    """Seconds that lines of one model ran in the last hour, and how much of that was lost to people's requests.
+
+    | fraction of the work lost | lines                                                               |
+    |---------------------------|---------------------------------------------------------------------|
+    | below `FILL_BELOW`        | use all idle capacity, and give up their turns                      |
+    | below `REVOKE_BELOW`      | leave `RESERVED` more places free while people send requests        |
+    | more                      | also keep their turns to the end, so further people have to wait    |
+    """
+
+    def __init__(self) -> None:
+        self._minutes: deque[_Minute] = deque()
+
+    def add(self, seconds: float, now: float, *, is_lost: bool) -> None:
+        """Record that a line ran for `seconds` until now."""
+        if not self._minutes or now - self._minutes[-1].since >= MINUTE:
+            self._minutes.append(_Minute(now))
+        newest = self._minutes[-1]
+        newest.ran += seconds
+        newest.lost += seconds if is_lost else 0.0
+
+    def part(self, now: float) -> float:
+        """Return the fraction of the last hour's work that was lost, 0 if there was no work."""
+        while self._minutes and now - self._minutes[0].since > HOUR:
+            self._minutes.popleft()
+        ran = sum(minute.ran for minute in self._minutes)
+        return sum(minute.lost for minute in self._minutes) / ran if ran else 0.0

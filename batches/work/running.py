@@ -14,7 +14,7 @@ from batches.records import ADAPTER, BatchRecord, Line, LineChange, LineEnd, Lin
 from batches.storage.queries import is_open
 from batches.work.ends import decide
 from models.messages import Usage
-from models.work import work_of
+from models.tasks.kind import work_of
 from registry.base.json import NOT_JSON
 from tenants.caller import Caller
 from tenants.ledger.rows import Settlement
@@ -138,7 +138,7 @@ class LineAttempt:
 
     @property
     def work(self) -> float:
-        """The work of this attempt (`models.work`)."""
+        """The work of this attempt (`models.tasks.kind`)."""
         return 0.0 if self.used is None else work_of(self.used)
 
     def change(self) -> LineChange:

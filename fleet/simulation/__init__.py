@@ -14,8 +14,7 @@ faults.py    injected faults
 limits.py    limits in blocks
 world.py     all of these together, and the placer
 run.py       one run
-ideal.py     the same requests in one ideal queue for each model
-figures.py   the results
+figures.py   the results, also of the same requests in one ideal queue for each model
 
 Run it with `python -m fleet.simulation`.
 

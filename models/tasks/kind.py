@@ -56,7 +56,7 @@ class CallSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkRates:
-    """Estimates of work before any was measured, in prompt tokens (`models.work`)."""
+    """Estimates of work before any was measured, in prompt tokens (`work_of`)."""
 
     byte: float = 0.25
     most_per_byte: float = float("inf")
@@ -95,3 +95,24 @@ def text_size(text: str | list[int], most: int = 0) -> int:
     """Return an upper bound on the tokens of a text, with its two end tokens. most: truncate there; 0 for no limit."""
     tokens = len(text.encode(errors="replace")) if isinstance(text, str) else len(text)
     return 2 + (min(tokens, most) if most else tokens)
+
+
+# --- work ------------------------------------------------------------------------------------------------------------
+ANSWER_TOKEN, CACHED_TOKEN, AUDIO_SECOND = 4.0, 0.1, 50.0
+"""Work in one unit for all tasks: the prefill of one prompt token. Its accuracy decides how evenly teams share a model.
+
+| a generated token | a cached token | a second of audio               | a pair, a text |
+|-------------------|----------------|---------------------------------|----------------|
+| 4                 | 0.1            | 50: frames of Whisper's encoder | by its tokens  |
+"""
+
+
+def work_of(usage: Usage) -> float:
+    """Return the work of a finished request."""
+    return max(1.0, read_work(usage) + usage.completion_tokens * ANSWER_TOKEN)
+
+
+def read_work(usage: Usage) -> float:
+    """Return the work of a request's prompt and audio."""
+    read = usage.prompt_tokens - usage.cached_tokens * (1 - CACHED_TOKEN)
+    return read + usage.audio_seconds * AUDIO_SECOND

@@ -1,4 +1,4 @@
-"""Contents of weight files, from their headers only."""
+"""Contents of weight files, from their headers only: without safetensors' library, which would import numpy."""
 
 import hashlib
 import json
@@ -11,11 +11,56 @@ from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
 from pathlib import Path, PurePath
+from typing import Annotated
+
+import msgspec
 
 from registry.errors import Unfit
 from registry.files import git_lfs
 from registry.files.missing_weights import refuse_missing_weights
-from registry.files.tensor_header import TensorHeader, read_tensor_headers
+
+LENGTH_BYTES, LONGEST = 8, 100_000_000
+"""Bytes of the length field, and of the longest header that the library accepts."""
+METADATA = "__metadata__"
+
+
+class TensorHeader(msgspec.Struct):
+    """dtype: as in the format, such as BF16."""
+
+    dtype: str
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    data_offsets: tuple[int, int]
+
+
+def read_tensor_headers(file: Path) -> dict[str, TensorHeader]:
+    """Return the tensors of a safetensors file by name. Sizes of dtypes that are not in `BITS` are not checked.
+
+    Layout: 8 bytes little-endian header length, a JSON object of name -> {dtype, shape, data_offsets}, then the data,
+    which the tensors must cover without gap or overlap. Raises ValueError if the file contradicts its header, OSError.
+    """
+    with file.open("rb") as stream:
+        size = file.stat().st_size - LENGTH_BYTES
+        length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+        if size < 0 or length > min(size, LONGEST):
+            raise ValueError(f"its header would have {length} bytes" if size >= 0 else "it is shorter than a header")
+        try:
+            entries = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])
+            entries.pop(METADATA, None)
+            tensors = {name: msgspec.json.decode(entry, type=TensorHeader) for name, entry in entries.items()}
+        except RecursionError:
+            raise ValueError("its header is nested too deeply") from None
+    position = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
+        start, end = tensor.data_offsets
+        if start != position or end < start:
+            raise ValueError(f"tensor {name} starts at {start}, not at {position}: gap or overlap")
+        if tensor.dtype in BITS and (end - start) * 8 != prod(tensor.shape) * BITS[tensor.dtype]:
+            raise ValueError(f"tensor {name} has {end - start} bytes, which does not match its shape and dtype")
+        position = end
+    if position != size - length:
+        raise ValueError(f"its tensors have {position} bytes and the file {size - length}: it is truncated")
+    return tensors
+
 
 BITS: dict[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I64": 64, "I32": 32,
@@ -111,7 +156,7 @@ def refuse_two_sets(files: Sequence[Path]) -> None:
 
 def _headers(file: Path) -> dict[str, TensorHeader]:
     try:
-        return read_tensor_headers(file, BITS)
+        return read_tensor_headers(file)
     except (ValueError, OSError) as error:
         raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
 

@@ -15,7 +15,7 @@ from batches.service import BatchService
 from batches.store import BatchStore
 from console.state import Console
 from launch.checks.checker import FileChecker
-from launch.recipe_store import RecipeFiles, RecipeStore, arrange
+from launch.recipe_store import RecipeFiles, RecipeStore, SharedRecipeStore, arrange
 from models.sources import resolve as sources
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.loading import Documents
@@ -43,8 +43,7 @@ from runtime.gateway.providers.store import ProviderStore
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.services import Services
-from runtime.gateway.sinks.console import ConsoleSink
-from runtime.gateway.sinks.metrics import LimitMetrics, RequestLog, RequestMetrics, TeamMetrics
+from runtime.gateway.sinks.operators import ConsoleSink, LimitMetrics, RequestLog, RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import start as start_tracing
@@ -59,8 +58,7 @@ from runtime.residency.table import Table
 from runtime.residency.watcher import engines_at_start, keep_warm
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
-from runtime.slots.growth import SlotGrowth
-from runtime.slots.pool import SlotPool
+from runtime.slots.pool import SlotGrowth, SlotPool
 from runtime.slots.unix_link import unix_links
 from tenants.costs.prices import MILLION
 from tenants.ledger.ledger import Ledger
@@ -339,8 +337,6 @@ class _Rooms:
         files.tidy()
         if self.state.recipes is None or self.settings.front:
             return files
-        from launch.shared_recipes import SharedRecipeStore
-
         if unused := sorted({recipe.id for recipe in files.read().recipes}):
             log.warning(
                 "models that were added before this server joined the fleet are out of use: roundhouse fleet import",

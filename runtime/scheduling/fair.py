@@ -3,6 +3,7 @@
 Pure: no clock, no I/O, no adapters. Work is in the units of `QueueRequest.work`.
 """
 
+import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -414,3 +415,32 @@ class Pace:
     def work(self, seconds: float) -> float:
         """Return the work that an engine does on one request in `seconds`; 0 before anything was measured."""
         return self._work * seconds / self._seconds if self.is_known and self._seconds else 0.0
+
+
+SPAN = 30.0
+"""Time constant of the rates in seconds; older work counts exponentially less."""
+
+
+class ArrivalRates:
+    """Work per second by class, including refused requests, which show the missing capacity."""
+
+    def __init__(self, now: float) -> None:
+        self._since = self._last = now
+        self._sums = [0.0] * len(ServiceClass)
+
+    def add(self, service_class: ServiceClass, work: float, now: float) -> None:
+        self._fade(now)
+        self._sums[service_class] += work
+
+    def rate(self, service_class: ServiceClass, now: float) -> float:
+        """Return the recent work per second: since the first request if that is recent, over at least a second."""
+        self._fade(now)
+        span = SPAN * -math.expm1(-max(1.0, now - self._since) / SPAN)
+        return self._sums[service_class] / span
+
+    def _fade(self, now: float) -> None:
+        if now <= self._last:
+            return
+        factor = math.exp((self._last - now) / SPAN)
+        self._sums = [total * factor for total in self._sums]
+        self._last = now

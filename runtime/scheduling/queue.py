@@ -32,10 +32,9 @@ from registry.records import Probe
 from routing.replicas import ReplicaState
 from runtime.scheduling.admission import REVOKED, QueueAdmission, QueueEntry, SlotLease, WaitingBound
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
-from runtime.scheduling.fair import DEFAULT_REQUEST, Pace, Pool, QueueRequest
+from runtime.scheduling.fair import DEFAULT_REQUEST, ArrivalRates, Pace, Pool, QueueRequest
 from runtime.scheduling.placement import TIERS, AdapterStatus, Placement, PlacementPlan
 from runtime.scheduling.probes import ProbeResult
-from runtime.scheduling.signal import ArrivalRates
 from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 

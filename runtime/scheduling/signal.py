@@ -17,8 +17,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tenants.caller import ServiceClass
-
 MOST_KV = 0.85
 """Highest desired use of the KV cache, from 0 to 1."""
 DOWN_LEADS = 10.0
@@ -91,32 +89,3 @@ def _enough(one: ClassDemand, demand: ModelDemand) -> int:
     return max(
         demand.replicas + 1, math.ceil(ahead / (rate * max(one.goal, LEAST_GOAL))), math.ceil(one.arriving / rate)
     )
-
-
-SPAN = 30.0
-"""Time constant of the rates in seconds; older work counts exponentially less."""
-
-
-class ArrivalRates:
-    """Work per second by class, including refused requests, which show the missing capacity."""
-
-    def __init__(self, now: float) -> None:
-        self._since = self._last = now
-        self._sums = [0.0] * len(ServiceClass)
-
-    def add(self, service_class: ServiceClass, work: float, now: float) -> None:
-        self._fade(now)
-        self._sums[service_class] += work
-
-    def rate(self, service_class: ServiceClass, now: float) -> float:
-        """Return the recent work per second: since the first request if that is recent, over at least a second."""
-        self._fade(now)
-        span = SPAN * -math.expm1(-max(1.0, now - self._since) / SPAN)
-        return self._sums[service_class] / span
-
-    def _fade(self, now: float) -> None:
-        if now <= self._last:
-            return
-        factor = math.exp((self._last - now) / SPAN)
-        self._sums = [total * factor for total in self._sums]
-        self._last = now

@@ -107,7 +107,7 @@ WIRE = {
     ("console/history.py", "asked"),
     ("console/live.py", "asked"),
     ("registry/recipes/router.py", "When"),
-    ("runtime/gateway/sinks/console.py", "asked"),
+    ("runtime/gateway/sinks/operators.py", "asked"),
     ("runtime/gateway/sinks/tenants.py", "asked"),
     ("tenants/ledger/lookup.py", "asked"),
     ("tenants/ledger/rows.py", "asked"),

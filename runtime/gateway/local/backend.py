@@ -11,7 +11,7 @@ from adapters.types import StoredAdapter
 from models.messages import AdapterRef, Usage
 from models.tasks import TASKS
 from models.tasks.chat import ChatPayload
-from models.work import ANSWER_TOKEN, AUDIO_SECOND, work_of
+from models.tasks.kind import ANSWER_TOKEN, AUDIO_SECOND, work_of
 from registry.errors import Unavailable
 from registry.files.context import Ability, abilities_of
 from registry.recipes.definition import Task
@@ -47,7 +47,7 @@ def reference(stored: StoredAdapter) -> AdapterRef:
 
 
 class WorkEstimator:
-    """Estimates a request's work for the queue of its model, in the unit of `models.work`.
+    """Estimates a request's work for the queue of its model, in the unit of `models.tasks.kind`.
 
     Running means for one model: work per byte and tokens per answer.
     """

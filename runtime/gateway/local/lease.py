@@ -13,7 +13,7 @@ import msgspec
 from models.messages import AdapterRef, Chunk, EmbedRequest, Event, HttpCall, Message, Progress, ResponseStart, Usage
 from models.tasks import Call
 from models.tasks.chat import ChatPayload
-from models.work import ANSWER_TOKEN
+from models.tasks.kind import ANSWER_TOKEN
 from registry.errors import DeadlineExceeded, RoundhouseError
 from registry.recipes.definition import Recipe
 from routing.replicas import Reason

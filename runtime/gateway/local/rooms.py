@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from batches.records import ADAPTER
-from batches.work.lost import FILL_BELOW, REVOKE_BELOW, LostWork
-from batches.work.policy import RESERVED, NamedRoom, Traffic
+from batches.work.policy import FILL_BELOW, RESERVED, REVOKE_BELOW, LostWork, NamedRoom, Traffic
 from registry.catalog import ResolvedName
 from registry.errors import RoundhouseError
 from registry.names import model_of

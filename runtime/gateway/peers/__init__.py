@@ -2,8 +2,7 @@
 
 service.py        the fleet as the rest of the gateway sees it: joining, following, leaving
 opening.py        makes all of these and connects them to the server
-viewing.py        views of its members
-cards.py          models and adapters of other nodes, for lists of models
+views.py          views of its members, and of models and adapters of other nodes
 placing.py        moves models between the nodes: one server plans, and each node follows
 planning.py       views of that plan and of choices, and placement by hand
 backend.py        chooses the node that answers, and makes the attempt there

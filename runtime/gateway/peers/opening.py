@@ -34,7 +34,6 @@ from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.peers.backend import PeerBackend
-from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.conversations import PeerConversations
 from runtime.gateway.peers.names import PeerNames
@@ -44,6 +43,7 @@ from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
 from runtime.gateway.peers.reporting import Reporter, RequestTimer
 from runtime.gateway.peers.service import Fleet
 from runtime.gateway.peers.sharing import SharedNames
+from runtime.gateway.peers.views import PeerCards
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.views.fleet import FleetBlockView
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager

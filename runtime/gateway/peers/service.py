@@ -37,7 +37,6 @@ from fleet.tls import FleetTls
 from registry.base.wording import quoted
 from registry.errors import Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
 from runtime.gateway.context import RequestContext
-from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import Body, PeerAnswer, PeerClient, PeerRequest
 from runtime.gateway.peers.following import Follower
 from runtime.gateway.peers.hop import Hop, encode
@@ -45,7 +44,7 @@ from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
-from runtime.gateway.peers.viewing import is_clock_off, view_member
+from runtime.gateway.peers.views import PeerCards, is_clock_off, view_member
 from runtime.gateway.views.fleet import FleetBlockView, FleetMemberView, FleetPassedView, FleetView
 from tenants.caller import Caller, Scope
 

@@ -19,7 +19,7 @@ from registry.files.weights import read_weights
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
-from runtime.gateway.sinks.metrics import MAX_ADAPTERS, OTHER
+from runtime.gateway.sinks.operators import MAX_ADAPTERS, OTHER
 from runtime.residency.entry import ModelEntry
 from runtime.scheduling.effects import Step
 from runtime.scheduling.queue import ModelQueue

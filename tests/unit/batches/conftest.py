@@ -13,9 +13,8 @@ from batches.callbacks.outbox import OutboxTable
 from batches.callbacks.webhooks import WebhookTable
 from batches.files import FileTable
 from batches.lines import LineTable
-from batches.rates import RateTable
 from batches.records import BatchRecord, FileRecord, NewLine
-from batches.runners import RunnerTable
+from batches.runners import RateTable, RunnerTable
 from batches.storage.opening import prepare
 from batches.store import BatchTables
 from batches.table import BatchTable

@@ -1,6 +1,6 @@
 """The share of lines' work of the last hour that was lost."""
 
-from batches.work.lost import HOUR, MINUTE, LostWork
+from batches.work.policy import HOUR, MINUTE, LostWork
 
 
 def test_lines_that_ended_within_the_last_hour_count() -> None:

@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sa
 
 from batches import lines as lines_module
-from batches.rates import RECENT_SECONDS, RateTable
 from batches.records import (
     BatchFault,
     BatchRecord,
@@ -22,7 +21,7 @@ from batches.records import (
     LineUsage,
     NewLine,
 )
-from batches.runners import RunnerTable
+from batches.runners import RECENT_SECONDS, RateTable, RunnerTable
 from batches.storage.opening import MIGRATIONS, prepare
 from batches.storage.queries import is_open
 from batches.storage.tables import BATCHES, METADATA, VERSION_TABLE

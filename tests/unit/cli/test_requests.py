@@ -37,8 +37,8 @@ def test_chat_prints_the_answer_as_it_comes(server: FakeServer, run: Run) -> Non
 
 
 def test_a_streams_comments_are_drawn_as_progress_of_the_load(server: FakeServer) -> None:
+    from runtime.cli.commands.requests import events
     from runtime.cli.remote.client import Client
-    from runtime.cli.remote.events import events
 
     server.on("POST", CHAT, stream("Hel", "lo"))
     seen = Seen()

@@ -51,8 +51,7 @@ from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.services import Services
-from runtime.gateway.sinks.console import ConsoleSink
-from runtime.gateway.sinks.metrics import RequestMetrics, TeamMetrics
+from runtime.gateway.sinks.operators import ConsoleSink, RequestMetrics, TeamMetrics
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.spans import Spans
 from runtime.gateway.uploads import Uploads

@@ -14,7 +14,7 @@ from registry.errors import EngineFailed
 from runtime.config.logs import handler
 from runtime.gateway.context import RequestContext
 from runtime.gateway.metrics import Metrics
-from runtime.gateway.sinks.metrics import RequestLog, RequestMetrics, log
+from runtime.gateway.sinks.operators import RequestLog, RequestMetrics, log
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import ServiceClass
 from tenants.ledger.rows import BATCH

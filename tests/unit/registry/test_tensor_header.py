@@ -10,8 +10,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from registry.files.tensor_header import read_tensor_headers
-from registry.files.weights import BITS
+from registry.files.weights import read_tensor_headers
 
 
 def read_with_library(file: Path) -> dict[str, tuple[str, list[int]]]:
@@ -24,7 +23,7 @@ def test_the_tensors_equal_those_of_the_library(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     tensors = {"a": np.ones((2, 3), np.float32), "b": np.zeros((0, 4), np.int8), "c": np.array(1.5, np.float16)}
     file.write_bytes(save(tensors, {"format": "pt"}))
-    ours = {name: (header.dtype, header.shape) for name, header in read_tensor_headers(file, BITS).items()}
+    ours = {name: (header.dtype, header.shape) for name, header in read_tensor_headers(file).items()}
     assert ours == read_with_library(file) == {"a": ("F32", [2, 3]), "b": ("I8", [0, 4]), "c": ("F16", [])}
 
 
@@ -52,10 +51,10 @@ def test_invalid_files_are_refused_like_by_the_library(tmp_path: Path, content: 
     with pytest.raises(SafetensorError):
         read_with_library(file)
     with pytest.raises(ValueError):  # noqa: PT011 - the texts differ
-        read_tensor_headers(file, BITS)
+        read_tensor_headers(file)
 
 
 def test_an_unknown_type_is_left_to_the_caller(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(file_of({"a": tensor(dtype="F4", shape=[16])}))
-    assert read_tensor_headers(file, BITS)["a"].dtype == "F4"
+    assert read_tensor_headers(file)["a"].dtype == "F4"

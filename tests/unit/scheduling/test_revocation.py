@@ -8,8 +8,7 @@ from itertools import count
 
 import pytest
 
-from batches.work.lost import FILL_BELOW, HOUR, MOST_LOST, REVOKE_BELOW, LostWork
-from batches.work.policy import Level, Traffic, room_for
+from batches.work.policy import FILL_BELOW, HOUR, MOST_LOST, REVOKE_BELOW, Level, LostWork, Traffic, room_for
 from runtime.gateway.local.rooms import QUIET_SECONDS
 from runtime.scheduling.fair import Pool, QueueRequest
 from runtime.scheduling.placement import Placement

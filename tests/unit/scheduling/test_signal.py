@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.scheduling.fair import SPAN, ArrivalRates
 from runtime.scheduling.signal import (
     DOWN_LEADS,
     MOST_KV,
-    SPAN,
-    ArrivalRates,
     ClassDemand,
     ModelDemand,
     desired_replicas,

@@ -9,9 +9,8 @@ import pytest
 
 from registry.errors import Unavailable
 from runtime.config import memory
-from runtime.slots.growth import SlotGrowth
 from runtime.slots.link import SlotLink
-from runtime.slots.pool import SlotPool
+from runtime.slots.pool import SlotGrowth, SlotPool
 from runtime.slots.server import SlotServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakeLink

@@ -17,7 +17,7 @@ from batches.work.forecast import BatchNeed, LineWork, RateMeter, RoomRate, Room
 from batches.work.forecaster import EARLY_SECONDS, RENEW_SECONDS
 from batches.work.policy import Level
 from models.messages import Usage
-from models.work import work_of
+from models.tasks.kind import work_of
 
 CAPACITY, SPEED = 32, 60.0
 """Places, and the work of each in a second."""

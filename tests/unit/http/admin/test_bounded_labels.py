@@ -13,7 +13,7 @@ from registry.records import Version
 from runtime.gateway.context import RequestContext
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.metrics import AGE, CODES, BusiestLabels, LimitMetrics, RequestMetrics, TeamMetrics
+from runtime.gateway.sinks.operators import AGE, CODES, BusiestLabels, LimitMetrics, RequestMetrics, TeamMetrics
 from runtime.gateway.target import Target
 from runtime.gateway.views.engine_series import add_families
 from tenants.caller import EVERYBODY

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.views.signal import export, kv_use_of, signal_of
-from runtime.scheduling.signal import ArrivalRates
+from runtime.scheduling.fair import ArrivalRates
 from tenants.caller import ServiceClass
 from tests.unit.http.fakes import FakeGateway
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from batches.work.lost import LostWork
-from batches.work.policy import Level, room_for
+from batches.work.policy import Level, LostWork, room_for
 from models.messages import Progress
 from registry.catalog import Catalog, ResolvedName
 from registry.recipes.definition import Recipe

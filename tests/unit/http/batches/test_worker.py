@@ -17,7 +17,7 @@ from batches.records import BatchState, Forecast, LineCounts, LineState
 from batches.runners import RunnerTable
 from batches.store import BatchStore
 from batches.work import ends, forecast, forecaster, policy, worker
-from batches.work.lost import LostWork
+from batches.work.policy import LostWork
 from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.catalog import ResolvedName
 from registry.errors import EngineFailed, Unauthorized, Unavailable

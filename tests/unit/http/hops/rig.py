@@ -21,15 +21,15 @@ from fleet.table import ReportTable
 from fleet.tls import FleetTls
 from runtime.config.device import Device
 from runtime.gateway.core import Gateway
-from runtime.gateway.peers import connection, following, viewing
+from runtime.gateway.peers import connection, following, views
 from runtime.gateway.peers.backend import PeerBackend
-from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import Follower
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.opening import new_member
 from runtime.gateway.peers.reporting import Reporter, RequestTimer
 from runtime.gateway.peers.service import Fleet as FleetService
+from runtime.gateway.peers.views import PeerCards
 from runtime.http.fleet.app import fleet_application
 from runtime.http.fleet.fronts import FrontMiddleware
 from runtime.server.listener import FleetListener
@@ -161,7 +161,7 @@ async def opened(folder: Path, state: Any = None, key: bytes | None = None) -> A
     """
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for module in (table, following, viewing, choose):
+        for module in (table, following, views, choose):
             patch.setattr(module, "REPORT_SECONDS", PATIENCE)
         patch.setattr(connection, "OPEN_SECONDS", PATIENCE)
         fleet = Fleet(folder, state, key)

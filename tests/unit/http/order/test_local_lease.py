@@ -12,7 +12,7 @@ import pytest
 
 from models.messages import Chunk, HttpCall, Progress
 from models.tasks.chat import ChatPayload
-from models.work import ANSWER_TOKEN
+from models.tasks.kind import ANSWER_TOKEN
 from registry.errors import DeadlineExceeded, RoundhouseError, Unavailable
 from routing.replicas import Reason
 from runtime.gateway.context import RequestContext, RequestHints

@@ -18,7 +18,7 @@ from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.storage.database import Database
-from runtime.gateway.sinks.metrics import RequestLog
+from runtime.gateway.sinks.operators import RequestLog
 from runtime.http.responses.conversation import listed
 from tenants.caller import Caller, Scope
 from tenants.keys.table import KeyTable
