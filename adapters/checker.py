@@ -40,7 +40,6 @@ class Checker:
             self._free.put_nowait(None)
 
     async def start(self) -> None:
-        """Start all workers."""
         taken = [await self._free.get() for _ in range(self._free.qsize())]
         for worker in await asyncio.gather(*(self._alive(worker) for worker in taken)):
             self._free.put_nowait(worker)

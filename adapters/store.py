@@ -178,7 +178,6 @@ class AdapterNotes:
         return self._known[digest]
 
     def write(self, digest: str, notes: tuple[str, ...]) -> None:
-        """Replace the notes of a digest."""
         self._known[digest] = notes
         with contextlib.suppress(OSError):  # an adapter is registered even if its notes cannot be stored
             if notes:

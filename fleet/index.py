@@ -171,7 +171,6 @@ class NodeIndex:
             node.placed, node.staged = placed, frozenset(report.staged)
 
     def remove(self, name: str) -> None:
-        """Remove a node, if it is there."""
         node = self.entries.pop(name, None)
         if node is None:
             return

@@ -84,7 +84,6 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode(report: NodeReport) -> bytes:
-    """Encode a report as JSON."""
     return _ENCODER.encode(report)
 
 

@@ -108,7 +108,6 @@ class ReportTable:
         return "taken"
 
     def remove(self, node: str) -> None:
-        """Remove a node, if it is there."""
         self._stored.pop(node, None)
         self._starts.pop(node, None)
         self._lateness.pop(node, None)

@@ -62,7 +62,6 @@ class FleetTls:
 
     @property
     def ends(self) -> datetime.datetime:
-        """The end of the certificate."""
         return self.certificate.ends
 
     def refresh(self) -> bool:

@@ -153,7 +153,6 @@ def _library() -> Iterator[Any]:
 
 
 def _handle(nvml: Any, device: str) -> Any:
-    """Return NVML's handle of a device."""
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return _named(nvml, device)

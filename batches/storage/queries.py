@@ -24,7 +24,6 @@ def find(database: Database, query: "sa.Select[Any]", convert: Callable[[sa.Row[
 
 
 def find_all(database: Database, query: "sa.Select[Any]", convert: Callable[[sa.Row[Any]], T]) -> list[T]:
-    """Return the records of a query."""
     with database.read() as connection:
         return [convert(row) for row in connection.execute(query)]
 

@@ -185,7 +185,6 @@ class LineWork:
         return None
 
     def one(self, batch: str, endpoint: str, name: str) -> float:
-        """Return the work of one line."""
         if (known := self._known(batch, endpoint, name)) is not None:
             mean, _ = known
             return max(1.0, mean.size * mean.byte + mean.answer)

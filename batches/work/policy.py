@@ -189,8 +189,6 @@ class RoomUse:
 
 @dataclass(frozen=True, slots=True)
 class LineClaim:
-    """Lines to claim."""
-
     batch: str
     name: str
     room: str

@@ -28,8 +28,6 @@ _START = 'setsid "$@" </dev/null >>"$0" 2>&1 & echo $!'
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """A process that was started."""
-
     pid: int
     created: float
     """Time of its start, in clock ticks since the machine's boot, because process ids are reused."""

@@ -29,8 +29,6 @@ _ROW = 1
 
 
 class HandPlacement(NamedTuple):
-    """A placement made by hand."""
-
     model: str
     replicas: int | None = None
     """None for one on each of `nodes`."""

@@ -50,7 +50,6 @@ class SimLimits:
 
     @property
     def capacity(self) -> int:
-        """The largest capacity."""
         return max(self._capacities.values(), default=0)
 
     def over_admitted(self) -> int:

@@ -24,7 +24,7 @@ IMAGES = ("image", "image_url", "input_image")
 _WHOLE = TypeAdapter(int)
 _COMPLETIONS_TOKENS = 16
 """vLLM's default for max_tokens of /v1/completions."""
-_WRITES: Mapping[str, tuple[str, ...]] = {
+TOKEN_LIMITS: Mapping[str, tuple[str, ...]] = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens", "n_predict"),
     "/v1/completions": ("max_tokens", "n_predict"),
     "/v1/responses": ("max_output_tokens",),
@@ -60,14 +60,14 @@ async def _run(engine: ChatEngine, request: HttpCall, emit: EmitEvent) -> None:
 
 # --- demand ----------------------------------------------------------------------------------------------------------
 def _demand(call: ChatPayload, context: int, _audio_seconds: float) -> Demand:
-    if call.path not in _WRITES:
+    if call.path not in TOKEN_LIMITS:
         return Demand()
     body = call.body
     prompts = _prompts(body) if call.path == "/v1/completions" else 1
     size = len(msgspec.json.encode(body))
     prompt = min(size, context * prompts)
     answers = prompts * max(1, _whole(body.get("n")) or 1, _whole(body.get("best_of")) or 1)
-    limits = [limit for name in _WRITES[call.path] if (limit := body.get(name)) is not None]
+    limits = [limit for name in TOKEN_LIMITS[call.path] if (limit := body.get(name)) is not None]
     if not limits and call.path == "/v1/completions" and not call.fills:
         limits = [_COMPLETIONS_TOKENS]
     given = next((whole for limit in limits if (whole := _whole(limit)) is not None), None)

@@ -126,7 +126,6 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             return self._one(db, key)
 
     def delete(self, key: AdapterKey, *, force: bool = False) -> None:
-        """Delete an adapter with all versions."""
         with self._change(key) as (db, adapter, row_id):
             uses = [f"alias '{alias}'" for alias in adapter.aliases] + (["its pin"] if adapter.pinned else [])
             if uses and not force:

@@ -312,7 +312,6 @@ def machine_total(device: Device, budget: DeviceBudget) -> int:
 
 
 def memories_of(device: Device) -> dict[str, DeviceMemory]:
-    """Return the memory of each device."""
     if device.kind == "cpu":
         return {budget.device: HostMemory() for budget in device.budgets}
     return {b.device: GpuMemory(partial(_used, b.driver_name)) for b in device.budgets}

@@ -206,8 +206,6 @@ class Gateway:
 
     def fallback(self, request: Request, name: str) -> Target | None:
         """Resolve a router's fall-back. None if the name is unknown or not allowed for the caller."""
-        chosen = request.target
-        assert chosen is not None, "it has been chosen"
         reference = replace(request.model_ref, name=name, adapter=None, written_by=DEFAULT_TEAM)
         try:
             target = self.resolve(reference, request.context.caller)
@@ -215,7 +213,7 @@ class Gateway:
             return None
         if request.context.source == BATCH:
             target = target.for_line()
-        return replace(target, requested=chosen.requested, routed=chosen.routed)
+        return replace(target, requested=request.chosen.requested, routed=request.chosen.routed)
 
     # --- admit ------------------------------------------------------------------------------------------------------
     async def admit(self, request: Request) -> None:
@@ -240,10 +238,8 @@ class Gateway:
         No engine gets the request before the ledger has stored its beginning. Raises QueueFull, Unavailable,
         DeadlineExceeded, the load's error, or LoadPending.
         """
-        target = request.target
-        assert target is not None, "it has been chosen"
-        if self.phase == "stopping":
-            raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
+        target = request.chosen
+        self._refuse_if_stopping()
         begun = self._ledger.begin(request, target)
         async with self.backend_of(target).lease(request, target) as lease:
             request.leased(lease)
@@ -257,14 +253,15 @@ class Gateway:
 
     def relay(self, request: Request) -> AbstractAsyncContextManager[RelayedAnswer]:
         """Forward the request to another server and return its answer. Raises NodeFailed, Unavailable."""
-        target = request.target
-        assert target is not None, "it has been chosen"
-        relay = self.backend_of(target).relay
+        relay = self.backend_of(request.chosen).relay
         assert relay is not None, "its target is relayed"
         self._limits.leave(request)
+        self._refuse_if_stopping()
+        return relay.send(request, request.chosen)
+
+    def _refuse_if_stopping(self) -> None:
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
-        return relay.send(request, target)
 
     # --- the target's backend ---------------------------------------------------------------------------------------
     def context_length(self, target: Target) -> int | None:

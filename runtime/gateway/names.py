@@ -54,7 +54,6 @@ class Names:
         self.refresh()
 
     def serve(self, recipes: Sequence[Recipe]) -> None:
-        """Replace the served recipes."""
         self.recipes = tuple(recipes)
         self.refresh()
 

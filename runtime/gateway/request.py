@@ -151,6 +151,12 @@ class Request:
     def target(self) -> Target | None:
         return self.attempt.target
 
+    @property
+    def chosen(self) -> Target:
+        """The target. Only for steps after the choice."""
+        assert self.attempt.target is not None, "it has been chosen"
+        return self.attempt.target
+
     @cached_property
     def calls(self) -> Sequence[Call]:
         """The calls regardless of context length, for admission, counting and routing."""

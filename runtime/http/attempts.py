@@ -12,9 +12,9 @@ fall-back that is unknown at present, or that the caller may not use, is skipped
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from registry.errors import (
     BadRequest,
@@ -36,12 +36,6 @@ FAILOVER_ERRORS = (ProviderFailed, QueueFull, EngineFailed, Unavailable, LimitEx
 only if a further attempt exceeds it."""
 
 
-class PartsOfAttempt(Protocol):
-    def __call__(self, *, is_further: bool = False) -> Parts:
-        """Make one attempt at the request's current target."""
-        ...
-
-
 class _Failure(NamedTuple):
     error: RoundhouseError
     target: Target
@@ -49,16 +43,20 @@ class _Failure(NamedTuple):
     """Attempts made at this target so far."""
 
 
-async def attempts(gateway: Gateway, request: Request, names: Sequence[str], answer: PartsOfAttempt) -> Parts:
-    """Return the answer of the first target that gives one. names: the fall-backs."""
-    target, fallbacks = request.target, list(names)
-    assert target is not None, "it has been chosen"
+async def attempts(gateway: Gateway, request: Request, names: Sequence[str], answer: Callable[[], Parts]) -> Parts:
+    """Return the answer of the first target that gives one.
+
+    Args:
+        names: the fall-backs.
+        answer: makes one attempt at the request's current target.
+    """
+    target, fallbacks = request.chosen, list(names)
     first_model = target.model
     if (policy := gateway.backend_of(target).retry) is not None:
         request.limit_time(policy.total_timeout(target))
     failure: _Failure | None = None
     while True:
-        parts = answer(is_further=failure is not None)
+        parts = answer()
         async with aclosing(parts):
             first_part = await _first(request, target, parts, len(fallbacks), is_fallback=target.model != first_model)
             if not isinstance(first_part, RoundhouseError):

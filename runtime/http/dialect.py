@@ -48,8 +48,6 @@ Parts = AsyncGenerator[Part, None]
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A parsed request."""
-
     model_ref: ModelRef
     calls: Callable[[int | None], Sequence[Call]]
     """Returns the engine calls, given the target's context length if known."""

@@ -34,10 +34,12 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import msgspec
 
+from models.tasks.chat import TOKEN_LIMITS
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 from runtime.gateway.context import Preference, RequestContext, RequestHints
@@ -66,8 +68,6 @@ def parse_preference(headers: Iterable[tuple[bytes, bytes]]) -> Preference:
 
 
 MOST_SECONDS = 86_400.0
-VENDORS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
-"""Paths of APIs that have a `service_tier`."""
 TIERS: Mapping[str, ServiceClass | None] = {
     "priority": ServiceClass.CRITICAL, "fast": ServiceClass.CRITICAL, "default": ServiceClass.INTERACTIVE,
     "scale": ServiceClass.INTERACTIVE, "flex": ServiceClass.BATCH, "auto": None, "standard_only": None,
@@ -82,7 +82,7 @@ _INLINE: Mapping[bytes, re.Pattern[bytes]] = {
 and in Ollama's messages. PHP writes a slash in JSON as an escape."""
 
 
-_MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+_MOST_TOKENS = frozenset(chain.from_iterable(TOKEN_LIMITS.values()))
 _FIELDS = frozenset(("x-tier", "service_tier", *_MOST_TOKENS))
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -161,7 +161,7 @@ def take(context: RequestContext, path: str, data: dict[str, Any], size: int) ->
     """
     counts = [count for name in _MOST_TOKENS if (count := _count(data.get(name))) is not None]
     service_class, echoes_class = context.hints.service_class, context.hints.echoes_class
-    if path in VENDORS and (word := _word(data.get("service_tier"), "service_tier")) is not None:
+    if path in TOKEN_LIMITS and (word := _word(data.get("service_tier"), "service_tier")) is not None:
         if word not in TIERS:
             raise BadRequest(f"service_tier is one of {', '.join(TIERS)}.", param="service_tier")
         named = max(ServiceClass.INTERACTIVE, context.caller.service_class) if word == "standard_only" else TIERS[word]
@@ -181,7 +181,8 @@ def with_size(context: RequestContext, size: int) -> RequestContext:
 
 
 def _own_fields(path: str) -> tuple[str, ...]:
-    return ("x-tier", "service_tier") if path in VENDORS else ("x-tier",)
+    """The fields of a body that are only for this server. APIs whose calls generate text have a `service_tier`."""
+    return ("x-tier", "service_tier") if path in TOKEN_LIMITS else ("x-tier",)
 
 
 def _word(value: object, param: str) -> str | None:

@@ -181,27 +181,21 @@ def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> 
     return error
 
 
-def _attempt(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
+def _attempt(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
     """One attempt at the request's current target, here or at another server."""
-    assert request.target is not None, "it has been chosen"
-    if gateway.is_relayed(request.target):
+    if gateway.is_relayed(request.chosen):
         return _relayed(gateway, request)
-    answer = _parts if request.context.line is None else _line_parts
-    return answer(gateway, request, parsed, is_further=is_further)
+    return (_parts if request.context.line is None else _line_parts)(gateway, request, parsed)
 
 
-async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
-    """One attempt's answer. If teams are billed, the ledger commits its end before the last part is sent.
-
-    is_further: whether it is a later attempt, which limits admit separately.
-    """
-    if is_further:
+async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
+    """One attempt's answer. If teams are billed, the ledger commits its end before the last part is sent."""
+    if request.tried:  # limits admit each attempt by itself
         await gateway.admit(request)
-    assert request.target is not None, "it has been chosen"
     warned: dict[str, str] = {}
     head, is_whole, rest = None, False, b""
     events = _events(gateway, request, warned)
-    async with aclosing(events), aclosing(parsed.render(request.target, events)) as parts:
+    async with aclosing(events), aclosing(parsed.render(request.chosen, events)) as parts:
         async for part in parts:
             if isinstance(part, Head):
                 head = part
@@ -263,15 +257,15 @@ async def beginning_of(answer: RelayedAnswer) -> tuple[Head, bytes]:
     return head, first
 
 
-async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
+async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
     """One attempt at a batch line. The ledger commits its end together with the answer."""
-    if is_further:
+    if request.tried:
         await gateway.admit(request)
-    assert request.target is not None, "it has been chosen"
+    target = request.chosen
     head, body = None, bytearray()
     events = _events(gateway, request, {})
-    rendered = parsed.render(request.target, events)
-    if request.target.routed is not None:
+    rendered = parsed.render(target, events)
+    if target.routed is not None:
         rendered = with_model_used(request, rendered)
     async with aclosing(events), aclosing(rendered) as parts:
         async for part in parts:
@@ -283,7 +277,7 @@ async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest,
     if head is None:
         raise EngineFailed("The engine ended without an answer.")
     if head.status >= 500 or head.status == 429:  # the line will be retried
-        raise EngineFailed(f"'{request.target.model}' answered with status {head.status}.")
+        raise EngineFailed(f"'{target.model}' answered with status {head.status}.")
     _answer_line(request.context, [head, bytes(body)])
     request.done()
     await gateway.flush()

@@ -129,7 +129,7 @@ class Drainer:
                     await self._table.change()
         except TimeoutError:
             return False
-        await entry.queue.wait_until_settled()
+        await entry.queue.effects.wait_until_settled()
         if link is None or expected is None or not await self._host_has_room(entry, expected.host_bytes):
             return False
         if entry.state is not S.DRAINING or entry.link is not link:

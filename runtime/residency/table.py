@@ -100,7 +100,6 @@ class Table:
         return tuple(budget for budget in self.budgets if budget.device in entry.devices)
 
     def memory_of(self, entry: ModelEntry) -> DeviceMemory:
-        """Return the memory of a model's devices."""
         memories = [self.memories[device] for device in entry.devices]
         return memories[0] if len(memories) == 1 else GroupMemory(memories)
 

@@ -106,8 +106,6 @@ class WaitingBound:
 
 
 class QueueAdmission:
-    """Admission to one queue."""
-
     def __init__(self, policy: Placement, bounds: WaitingBound, pace: Pace, clock: Callable[[], float]) -> None:
         self._policy, self._bounds, self._pace, self._clock = policy, bounds, pace, clock
 

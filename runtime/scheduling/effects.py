@@ -138,7 +138,7 @@ class AdapterEffects:
             self._send(self._place(link, digest, evict))
 
     async def wait_until_settled(self) -> None:
-        """Return once no action is in progress."""
+        """Return once no action is in progress. To put an engine to sleep, close its queue before."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 

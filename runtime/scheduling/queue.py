@@ -177,10 +177,6 @@ class ModelQueue:
         self._link, self.policy.is_away = None, True
         self._hand_over()
 
-    async def wait_until_settled(self) -> None:
-        """Return once nothing is on its way to the engine. Call it after `close`."""
-        await self.effects.wait_until_settled()
-
     def engine_gone(self) -> None:
         """Note that the engine ended or fell asleep and lost its adapters.
 

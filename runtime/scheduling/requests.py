@@ -163,7 +163,6 @@ class WaitingRequests:
         return self._counts[digest]
 
     def digests(self) -> set[str]:
-        """Return the digests of waiting requests."""
         return {digest for digest in self._lanes if digest is not None}
 
     def count_above_batch(self, digests: Iterable[str | None], closed: frozenset[str]) -> int:
@@ -445,7 +444,6 @@ class RunningRequests:
         return run.request
 
     def counts(self) -> dict[ServiceClass, int]:
-        """The number of running requests, by class."""
         result = dict.fromkeys(ServiceClass, 0)
         for run in self._runs.values():
             result[run.request.claim.service_class] += 1

@@ -25,7 +25,6 @@ class _TeamLimits:
         """The day of the log's last warning, by limit id."""
 
     def replace(self, limits: Iterable[Limit]) -> None:
-        """Set the limits."""
         by_team: dict[str, list[Limit]] = {}
         for limit in limits:
             by_team.setdefault(limit.subject, []).append(limit)

@@ -74,7 +74,6 @@ class ModelSet:
         return self._residency.exchanger.waiting(model) or entry.recipe
 
     def recipes(self) -> list[Recipe]:
-        """The recipes of all models."""
         return [recipe for model in self._residency.entries if (recipe := self.recipe(model)) is not None]
 
     def is_leaving(self, model: str) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from models.messages import AdapterRef, Chunk, EmbedRequest, Event, HttpCall, Message, Progress, ResponseStart, Usage
 from models.tasks import Call
-from models.tasks.chat import ChatPayload
+from models.tasks.chat import TOKEN_LIMITS, ChatPayload
 from models.tasks.kind import ANSWER_TOKEN
 from registry.errors import DeadlineExceeded, RoundhouseError
 from registry.recipes.definition import Recipe
@@ -25,8 +25,6 @@ from runtime.slots import frames
 from runtime.slots.link import FrameCall
 from tenants.caller import ServiceClass
 
-SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
-"""Paths whose calls fill an engine's prefix cache."""
 TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
 """OpenAI's names for the classes."""
 CONTINUED = {"add_generation_prompt": False, "continue_final_message": True}
@@ -160,7 +158,7 @@ class LocalLease:
     def _salt(self, call: ChatPayload) -> dict[str, str]:
         """Separate the prefix caches of teams, since timing would reveal other teams' prompts."""
         team, own = self.request.context.caller.salt, call.body.get("cache_salt")
-        if not team or call.path not in SALTED or not isinstance(own, str | None) or own == "":
+        if not team or call.path not in TOKEN_LIMITS or not isinstance(own, str | None) or own == "":
             return {}
         return {"cache_salt": hmac.digest(team.encode(), (own or "").encode(), "sha256").hex()}
 

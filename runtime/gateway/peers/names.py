@@ -97,13 +97,11 @@ class PeerNames:
         self._merge()
 
     def remove(self, node: str) -> None:
-        """Forget a node."""
         if self._nodes.pop(node, None) is not None:
             self._merge()
 
     @property
     def by_node(self) -> Mapping[str, Mapping[str, PeerModel]]:
-        """The models of each node."""
         return {name: node.models for name, node in self._nodes.items()}
 
     def has_weights(self, node: str, model: str, revision: str, digest: str | None) -> bool:

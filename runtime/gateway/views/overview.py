@@ -102,7 +102,6 @@ class Overview:
 
     @property
     def queues(self) -> Mapping[str, ModelQueue]:
-        """The queue of each replica."""
         return {entry.id: entry.queue for entry in self._replicas()}
 
     def _replicas(self) -> list[ModelEntry]:

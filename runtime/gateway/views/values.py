@@ -132,13 +132,13 @@ XINFERENCE: Mapping[Task, tuple[str, tuple[str, ...]]] = {
 """Xinference's model type for each task, and the abilities that every model of the task has."""
 
 
-def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
+def _foreign_fields(entry: ModelEntry) -> dict[str, Any]:
     """Fields of a model or adapter for clients of other servers."""
     kind, can = XINFERENCE[entry.recipe.task]
     more = sorted("reasoning" if one is Ability.THINKING else one for one in abilities_of(entry.recipe, entry.path))
     return {
         "max_model_len": entry.context_length,
-        "model_name": name,
+        "model_name": entry.model,
         "model_type": kind,
         "model_ability": [*can, *more],
     }
@@ -186,7 +186,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         adapters=adapters,
         description=recipe.description,
         root=recipe.source.hub if isinstance(recipe.source, HubSource) else entry.model,
-        **_foreign_fields(entry, entry.model),
+        **_foreign_fields(entry),
     )
 
 
@@ -336,14 +336,14 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 
 def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Version | None = None) -> AdapterCardView:
     """The card of an adapter whose base is on this server. version: see `card_on`."""
-    return card_on(adapter, name, entry.recipe, _foreign_fields(entry, entry.model), version)
+    return card_on(adapter, name, entry.recipe, _foreign_fields(entry), version)
 
 
 def adapter_cards(
     adapters: Sequence[Adapter], spelled: Callable[[AdapterKey], str], entry: ModelEntry
 ) -> Iterator[AdapterCardView]:
     """Iterate over the cards of a model's adapters."""
-    fields = _foreign_fields(entry, entry.model) if adapters else {}
+    fields = _foreign_fields(entry) if adapters else {}
     return (card_on(adapter, spelled(adapter.key), entry.recipe, fields) for adapter in adapters)
 
 

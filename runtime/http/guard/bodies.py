@@ -237,8 +237,6 @@ class _SharedMemory:
 
 
 class _Body:
-    """The body of one request."""
-
     def __init__(
         self,
         receive: Receive,

@@ -356,7 +356,7 @@ async def test_a_target_is_retried_after_the_backends_pause(tmp_path: Path) -> N
     """Without a network: only the attempts are scripted."""
     script: list[RoundhouseError | None] = [ProviderFailed("x", again=True), None]
 
-    async def once(*, is_further: bool = False) -> Parts:
+    async def once() -> Parts:
         if (error := script.pop(0)) is not None:
             raise error
         yield Head(200, "text/plain")

@@ -264,7 +264,7 @@ class Traffic:
             group.create_task(self.restarts())
             for _ in range(self.requests):
                 group.create_task(self.client())
-        await self.queue.wait_until_settled()
+        await self.queue.effects.wait_until_settled()
         engine, policy = self.link.engine, self.queue.policy
         assert (self.queue.running, self.queue.waiting, policy.moving()) == (0, 0, {})
         assert set(policy.resident()) == engine.places
