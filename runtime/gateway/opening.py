@@ -32,7 +32,9 @@ from runtime.gateway.launch.editor import Editor
 from runtime.gateway.launch.merged import MERGED, MergedModels, merged_sizes, tidy_merged
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.launch.reloader import RecipeReloader
+from runtime.gateway.local.adapters import LocalAdapterRegistry
 from runtime.gateway.local.backend import LocalBackend
+from runtime.gateway.local.observer import ResidencyRecord
 from runtime.gateway.local.rooms import LineRooms
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
@@ -44,11 +46,9 @@ from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.services import Services
 from runtime.gateway.sinks.operators import ConsoleSink, LimitMetrics, RequestLog, RequestMetrics, TeamMetrics
-from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import start as start_tracing
 from runtime.gateway.uploads import Uploads
-from runtime.gateway.views.facts import AdapterFacts
 from runtime.gateway.views.live import LiveSampler
 from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
@@ -387,7 +387,7 @@ class _Rooms:
             self.bounds,
             request_load=lambda: self.residency.request_load(entry()),
             released=lambda: self.residency.released_by(id_, recipe.id),
-            registry=AdapterFacts(self.names, self.service, self.metrics, self.console, recipe.id),
+            registry=LocalAdapterRegistry(self.names, self.service, self.metrics, self.console, recipe.id),
             first=first,
             number=number,
         )

@@ -2,8 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Self
 
 from cachetools import LRUCache
 
@@ -13,7 +11,7 @@ from models.tasks import TASKS
 from models.tasks.chat import ChatPayload
 from models.tasks.kind import ANSWER_TOKEN, AUDIO_SECOND, work_of
 from registry.errors import Unavailable
-from registry.files.context import Ability, abilities_of
+from registry.files.context import abilities_of
 from registry.recipes.definition import Task
 from registry.records import Version
 from routing.replicas import Reason, choose, keys_of
@@ -29,7 +27,7 @@ from runtime.residency.states import ModelState
 from runtime.scheduling.admission import SlotLease, unreachable
 from runtime.scheduling.fair import QueueRequest
 from tenants.caller import Caller
-from tenants.costs.prices import PriceList, batch_price_list, price_list
+from tenants.costs.prices import batch_price_list, price_list
 from tenants.ledger.rows import BATCH
 
 NAME = "local"
@@ -79,19 +77,18 @@ class WorkEstimator:
         self._answers[adapter] = mean + LEARNING_RATE * (usage.completion_tokens - mean)
 
 
-@dataclass(frozen=True, slots=True)
 class _Facts:
     """A model's facts for targets, computed once per recipe and files."""
 
-    key: tuple[object, ...]
-    abilities: frozenset[Ability]
-    price: PriceList | None
-    batch_price: PriceList | None
+    def __init__(self, entry: ModelEntry) -> None:
+        recipe = self._recipe = entry.recipe
+        self._files = entry.path, entry.revision
+        self.abilities = abilities_of(recipe, entry.path)
+        self.price, self.batch_price = price_list(recipe.price), batch_price_list(recipe.price)
 
-    @classmethod
-    def of(cls, entry: ModelEntry, key: tuple[object, ...]) -> Self:
-        price = entry.recipe.price
-        return cls(key, abilities_of(entry.recipe, entry.path), price_list(price), batch_price_list(price))
+    def are_of(self, entry: ModelEntry) -> bool:
+        """Whether neither recipe nor files have changed since."""
+        return self._recipe is entry.recipe and self._files == (entry.path, entry.revision)
 
 
 class LocalBackend:
@@ -120,10 +117,9 @@ class LocalBackend:
         """Resolve a name. As the last backend, raises NotFound for unknown ones. Raises BadRequest, Forbidden."""
         name, resolved = self._names.resolve(model_ref, caller)
         entry = self._residency.get(resolved.recipe.id)
-        key = (entry.recipe, entry.path, entry.revision)
         facts = self._facts.get(entry.id)
-        if facts is None or facts.key[0] is not entry.recipe or facts.key[1:] != key[1:]:
-            facts = self._facts[entry.id] = _Facts.of(entry, key)
+        if facts is None or not facts.are_of(entry):
+            facts = self._facts[entry.id] = _Facts(entry)
         return Target(
             name,
             entry.id,

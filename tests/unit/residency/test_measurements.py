@@ -16,8 +16,8 @@ from registry.records import LoadKey
 from registry.state.database import FILE, State
 from registry.state.formats import MIGRATIONS
 from runtime.config.device import Device
+from runtime.gateway.local.observer import ResidencyRecord
 from runtime.gateway.metrics import Metrics
-from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.measurements import FileEstimates, apply_files, apply_history, forget, load_history, load_key

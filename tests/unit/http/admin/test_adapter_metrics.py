@@ -8,8 +8,8 @@ import pytest
 from registry.catalog import Catalog
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe, Version
+from runtime.gateway.local.adapters import LocalAdapterRegistry
 from runtime.gateway.views import overview
-from runtime.gateway.views.facts import AdapterFacts
 from runtime.scheduling.placement import AdapterStatus
 from runtime.scheduling.queue import ModelQueue
 from tests.unit.http.fakes import FakeGateway, application
@@ -98,10 +98,10 @@ async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
 def test_a_swap_reports_the_names_of_both_adapters(gateway: FakeGateway) -> None:
     gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a"), adapter("y", "b")])
     console = gateway.gateway.services.console
-    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, console, "chat")
+    registry = LocalAdapterRegistry(gateway.names, gateway.service, gateway.metrics, console, "chat")
     x, y = ("sha256:" + letter * 64 for letter in "ab")
-    facts.swapped(x, None, 0.002, 0.001)
-    facts.swapped(y, x, 0.002, 0.001)
+    registry.swapped(x, None, 0.002, 0.001)
+    registry.swapped(y, x, 0.002, 0.001)
     second, first = console.decisions.last(2)
     assert (first.subject, first.words, first.object) == ("x", "comes into a free place", "")
     assert (second.subject, second.words, second.object) == ("y", "takes the place of", "x")
@@ -113,12 +113,14 @@ def test_probes_of_a_digest_count_for_all_its_versions(gateway: FakeGateway) -> 
     gateway.names.everything = Catalog(
         gateway.recipes, [adapter("x", "a", first), adapter("y", "a", second), adapter("z", "b")]
     )
-    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, gateway.gateway.services.console, "chat")
-    assert set(facts.probes("sha256:" + "a" * 64)) == {first, second}
-    assert list(facts.probes("sha256:" + "b" * 64)) == [None]
+    registry = LocalAdapterRegistry(
+        gateway.names, gateway.service, gateway.metrics, gateway.gateway.services.console, "chat"
+    )
+    assert set(registry.probes("sha256:" + "a" * 64)) == {first, second}
+    assert list(registry.probes("sha256:" + "b" * 64)) == [None]
     gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a")])
-    assert list(facts.probes("sha256:" + "a" * 64)) == [None]
-    assert list(facts.probes("sha256:" + "b" * 64)) == []
+    assert list(registry.probes("sha256:" + "a" * 64)) == [None]
+    assert list(registry.probes("sha256:" + "b" * 64)) == []
 
 
 async def test_a_device_that_is_lost_has_no_memory_in_use(
