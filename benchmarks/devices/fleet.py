@@ -57,7 +57,7 @@ class Fleet:
         spare = Batching().spare_places
         self._policies = [Placement(self.places, 4 * self.places, self.at_once, spare=spare)]
         for _ in range(1, self.replicas):
-            accounts = self._policies[0].accounts
+            accounts = self._policies[0].line.accounts
             self._policies.append(Placement(self.places, 4 * self.places, self.at_once, spare=spare, accounts=accounts))
         for policy in self._policies:
             policy.others = tuple(other for other in self._policies if other is not policy)

@@ -139,28 +139,30 @@ class QueueAdmission:
 
     def predicted_wait(self, claim: QueueRequest) -> float:
         """Return the seconds until a new request would start, clamped to 1 to MAX_RETRY_AFTER."""
-        return min(MAX_RETRY_AFTER, max(1.0, self._pace.seconds(self._policy.work_before(claim), self._policy.turns)))
+        return min(
+            MAX_RETRY_AFTER, max(1.0, self._pace.seconds(self._policy.line.work_before(claim), self._policy.turns))
+        )
 
     def start_in(self, claim: QueueRequest, *, exactly: bool = False) -> float:
         """Return the seconds until a new request would start; 0 if at once or if nothing was measured yet."""
         policy = self._policy
         if not self._pace.is_known or (not policy.waiting_for_model and policy.running < policy.max_requests):
             return 0.0
-        return self._pace.seconds(policy.work_before(claim, exactly=exactly), policy.turns)
+        return self._pace.seconds(policy.line.work_before(claim, exactly=exactly), policy.turns)
 
     def start_of_class(self, service_class: ServiceClass) -> float:
         """Return the seconds until a request behind all others of its class would start; 0 as in `start_in`."""
         policy = self._policy
         if not self._pace.is_known or (not policy.waiting_for_model and policy.running < policy.max_requests):
             return 0.0
-        return self._pace.seconds(policy.work_of_class(service_class), policy.turns)
+        return self._pace.seconds(policy.line.work_of_class(service_class), policy.turns)
 
     def start_here(self) -> float:
         """Return the seconds until a request at the end of this replica's line would start; 0 as in `start_in`."""
         policy = self._policy
         if not self._pace.is_known or (not policy.waiting and not policy.is_full):
             return 0.0
-        return self._pace.seconds(policy.waiting_work, policy.max_requests)
+        return self._pace.seconds(policy.line.work, policy.max_requests)
 
     def _check_deadline(self, recipe: Recipe, claim: QueueRequest) -> None:
         """Raise Unreachable if the request cannot start before its deadline.

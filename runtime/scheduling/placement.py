@@ -152,7 +152,8 @@ class Placement:
             raise ValueError("places, max_overtake and spare must be at least 0")
         self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
         self._spare = spare
-        self._waiting = WaitingRequests(ModelAccounts(floor) if accounts is None else accounts)
+        self.line: WaitingRequests = WaitingRequests(ModelAccounts(floor) if accounts is None else accounts)
+        """The requests that wait for this replica."""
         self.others: tuple[Placement, ...] = ()
         """The policies of the model's other replicas."""
         self.is_away = False
@@ -160,7 +161,7 @@ class Placement:
         self.can_revoke = True
         """Whether batch lines may be ended (rule 11)."""
         self._adopted: list[str] = []
-        self._running = RunningRequests(self._waiting, pools or {})
+        self._running = RunningRequests(self.line, pools or {})
         self._pins = Pins()
         self._make_tiers(host, staging_at_once)
         self._forgotten: set[str] = set()
@@ -173,7 +174,7 @@ class Placement:
     def _make_tiers(self, host: int, staging_at_once: int) -> None:
         self._device = DeviceTier(self.places)
         self._host = HostTier(max(host, self.places + 1), staging_at_once)
-        self._moves = Moves(self._device, self._host, self._waiting, self._pins)
+        self._moves = Moves(self._device, self._host, self.line, self._pins)
 
     # --- events --------------------------------------------------------------------------------------------------
     def enqueue(
@@ -188,7 +189,7 @@ class Placement:
             raise ValueError(f"request {request_id} is already running")
         if digest is not None:
             self.check_places()
-        self._waiting.add(request_id, digest, now, claim)
+        self.line.add(request_id, digest, now, claim)
         if digest is not None:
             self._forgotten.discard(digest)  # registered again
             self._pins.renew([digest])
@@ -206,13 +207,13 @@ class Placement:
 
         If it is running, abort it and then call `finish`.
         """
-        return self._waiting.remove(request_id) is not None
+        return self.line.remove(request_id) is not None
 
     def hand_over(self, request_id: str, other: "Placement") -> bool:
         """Move a waiting request to another replica's line. Returns False if it does not wait here."""
-        if request_id not in self._waiting:
+        if request_id not in self.line:
             return False
-        self._waiting.move(request_id, other._waiting)
+        self.line.move(request_id, other.line)
         return True
 
     def progress(self, request_id: str, work: float) -> None:
@@ -239,7 +240,7 @@ class Placement:
 
     def _first_ties(self, digest: str) -> ShareAccounts | None:
         """Return the accounts of the first request waiting for an adapter."""
-        head = self._waiting.head(digest, frozenset())
+        head = self.line.head(digest, frozenset())
         return None if head is None else head.request.ties
 
     def staged(self, digest: str) -> None:
@@ -266,7 +267,7 @@ class Placement:
         self._payers.pop(digest, None)
         if self._device.failed(digest) and digest not in self._device:
             self._remove_failed(digest)
-        return self._waiting.remove_all(digest)
+        return self.line.remove_all(digest)
 
     def _remove_failed(self, digest: str) -> None:
         self._host.remove(digest)
@@ -298,7 +299,7 @@ class Placement:
 
     def share(self, floor: float, pools: Mapping[str, Pool]) -> None:
         """Set the floor and the pools, with immediate effect."""
-        self._waiting.floors.share = floor
+        self.line.floors.share = floor
         self._running.pools.change(pools)
 
     def reset(self) -> list[str]:
@@ -323,11 +324,11 @@ class Placement:
         self._adopted.clear()
         if self.others and not self.is_away:
             self._take_over()
-        if not (self._waiting or self._failed or self._forgotten or self._pins or any(o._waiting for o in self.others)):
+        if not (self.line or self._failed or self._forgotten or self._pins or any(o.line for o in self.others)):
             self._device.closing.clear()
             return _NOTHING
         drop, forgotten = self._leave()
-        heads = self._waiting.heads(self._running.full(self.max_requests))
+        heads = self.line.heads(self._running.full(self.max_requests))
         if not (heads or drop or self._pins):  # all requests are for the base, so no adapter moves
             self._device.closing.clear()
             start, revoke = self._start(now), self._revoke()
@@ -368,7 +369,7 @@ class Placement:
         """Rules 1 and 2."""
         started: list[str] = []
         ready: list[str | None] = [None, *self._device.open()]
-        while len(self._running) < self.max_requests + self._spare and (self._waiting or self.others):
+        while len(self._running) < self.max_requests + self._spare and (self.line or self.others):
             if len(self._running) < self.max_requests:
                 request = self._first(ready)
             else:
@@ -384,7 +385,7 @@ class Placement:
 
     def _first(self, ready: list[str | None]) -> WaitingRequest | None:
         """Rules 2 and 10: the first of this replica's line or, if its rank is better, of another's."""
-        first = self._waiting.first(ready, self._running.closed(self.max_requests))
+        first = self.line.first(ready, self._running.closed(self.max_requests))
         if self.others and (other := self._first_of_others(ready)) is not None:
             head, line = other
             if first is None or head.rank < first.rank:
@@ -393,14 +394,14 @@ class Placement:
         return None if first is None else first.request
 
     def _first_of_others(self, ready: list[str | None]) -> tuple[LaneHead, WaitingRequests] | None:
-        lines = (other._waiting for other in self.others if other._waiting)
+        lines = (other.line for other in self.others if other.line)
         heads = ((line.first(ready, self._running.closed_of(line, self.max_requests)), line) for line in lines)
         return min(((head, line) for head, line in heads if head is not None), key=lambda head: head[0], default=None)
 
     def _take_over(self) -> None:
         """Rule 10: take over requests whose adapter still has to be brought in."""
-        while len(self._running) + len(self._waiting) < self.max_requests:
-            lines = [other._waiting for other in self.others if other._waiting and (other.is_away or other.is_full)]
+        while len(self._running) + len(self.line) < self.max_requests:
+            lines = [other.line for other in self.others if other.line and (other.is_away or other.is_full)]
             line = max(lines, key=len, default=None)
             if line is None:
                 return
@@ -411,20 +412,20 @@ class Placement:
             self._adopt(head.request, line)
 
     def _adopt(self, request: WaitingRequest, line: WaitingRequests) -> None:
-        line.move(request.id, self._waiting)
+        line.move(request.id, self.line)
         self._adopted.append(request.id)
 
     def _first_with_less(self, ready: list[str | None]) -> WaitingRequest | None:
         """Rule 1, for spare turns."""
         closed = self._running.closed(self.max_requests + self._spare)
-        head, has_less = self._waiting.first(ready, closed), self._running.with_less(self.max_requests)
+        head, has_less = self.line.first(ready, closed), self._running.with_less(self.max_requests)
         first = None if head is None else head.request
         if first is None or has_less(first.claim):
             return first
         own = first.claim.service_class
-        if self._waiting.floors.owed(own) and any(one < own for one in self._waiting.classes):
+        if self.line.floors.owed(own) and any(one < own for one in self.line.classes):
             return first  # goes first by its floor; higher classes must not wait behind it for an answer to end
-        return self._waiting.first_that(ready, closed, own, has_less)
+        return self.line.first_that(ready, closed, own, has_less)
 
     def _revoke(self) -> list[str]:
         """Rule 11."""
@@ -436,7 +437,7 @@ class Placement:
         for request in result:
             self._running.revoke(request)
         ready = [None, *self._device.open()]
-        waiting = self._waiting.count_above_batch(ready, self._running.full(self.max_requests))
+        waiting = self.line.count_above_batch(ready, self._running.full(self.max_requests))
         others = self._running.unreserved(line for line in lines if line.digest not in closing)
         chosen = list(islice(others, max(0, waiting - self._running.revoked)))
         for request in chosen:
@@ -467,16 +468,12 @@ class Placement:
     @property
     def waiting(self) -> int:
         """Requests in this replica's line."""
-        return len(self._waiting)
-
-    @property
-    def accounts(self) -> ModelAccounts:
-        return self._waiting.accounts
+        return len(self.line)
 
     @property
     def waiting_for_model(self) -> int:
         """Requests in the lines of all replicas."""
-        return self._waiting.accounts.waiting
+        return self.line.accounts.waiting
 
     @property
     def turns(self) -> int:
@@ -485,14 +482,9 @@ class Placement:
         return sum(present) or self.max_requests
 
     @property
-    def waiting_work(self) -> float:
-        """Waiting work in this replica's line."""
-        return self._waiting.work
-
-    @property
     def work(self) -> float:
         """Waiting and running work of this replica."""
-        return self._waiting.work + self._running.work
+        return self.line.work + self._running.work
 
     def running_by_class(self) -> dict[ServiceClass, int]:
         """Running requests of this replica, by class."""
@@ -506,17 +498,13 @@ class Placement:
     @property
     def people_waiting(self) -> int:
         """Requests from people that wait for the model."""
-        return self._waiting.accounts.from_people
+        return self.line.accounts.from_people
 
     def waiting_by_class(self) -> dict[ServiceClass, int]:
-        return {one: self._waiting.classes[one] for one in ServiceClass}
+        return {one: self.line.classes[one] for one in ServiceClass}
 
     def running_in(self, pool: str) -> int:
         return self._running.pools.running(pool)
-
-    def make_room(self, claim: QueueRequest) -> str | None:
-        """Remove one request from a full queue to make room for this one; see `WaitingRequests.make_room`."""
-        return self._waiting.make_room(claim)
 
     def starts_at_once(self, claim: QueueRequest) -> bool:
         """Whether no request waits for the model and the claim's pool has a free place."""
@@ -524,15 +512,7 @@ class Placement:
 
     def waiting_in(self, pool: str) -> int:
         """Waiting requests of a pool, for all replicas of the model."""
-        return self._waiting.accounts.pools[pool]
-
-    def work_before(self, claim: QueueRequest, *, exactly: bool = False) -> float:
-        """See `WaitingRequests.work_before`."""
-        return self._waiting.work_before(claim, exactly=exactly)
-
-    def work_of_class(self, service_class: ServiceClass) -> float:
-        """See `WaitingRequests.work_of_class`."""
-        return self._waiting.work_of_class(service_class)
+        return self.line.accounts.pools[pool]
 
     @property
     def running(self) -> int:
@@ -540,7 +520,7 @@ class Placement:
 
     def leased(self, digest: str) -> bool:
         """Whether a request runs with the adapter or waits for it."""
-        return self._waiting.count(digest) > 0 or self._device.leases(digest) > 0
+        return self.line.count(digest) > 0 or self._device.leases(digest) > 0
 
     def has_place(self, digest: str) -> bool:
         """Whether the adapter is in a place, or on its way into one."""
@@ -560,7 +540,7 @@ class Placement:
 
     def used_digests(self) -> tuple[set[str], set[str]]:
         """Return the digests of running and of waiting requests."""
-        return self._device.leased(), self._waiting.digests()
+        return self._device.leased(), self.line.digests()
 
     def status(self, digest: str) -> AdapterStatus:
         counts = self._counts.get(digest, Counts())
@@ -572,6 +552,6 @@ class Placement:
         elif self._host.staging(digest):
             tier = "staging"
         return AdapterStatus(
-            tier, digest in self._pins, self._device.leases(digest), self._waiting.count(digest), counts.hits,
+            tier, digest in self._pins, self._device.leases(digest), self.line.count(digest), counts.hits,
             counts.misses, counts.evictions,
         )  # fmt: skip

@@ -72,7 +72,7 @@ class ModelQueue:
         self.number = number
         self.policy: Placement = Placement(
             *_sizes(recipe), spare=_spare(recipe), floor=recipe.queue.floor, pools=_pools(recipe),
-            accounts=None if first is None else first.policy.accounts,
+            accounts=None if first is None else first.policy.line.accounts,
         )  # fmt: skip
         self.policy.is_away = True
         self.replicas: tuple[ModelQueue, ...] = (self,)
@@ -191,7 +191,7 @@ class ModelQueue:
         if not ready:
             return
         for ticket in list(self._waiting.values()):
-            other = min(ready, key=lambda replica: replica.policy.waiting_work)
+            other = min(ready, key=lambda replica: replica.policy.line.work)
             if self.policy.hand_over(ticket.id, other.policy):
                 other._adopt(ticket.id)
         for replica in ready:
@@ -294,7 +294,7 @@ class ModelQueue:
 
     def _make_room(self, claim: QueueRequest) -> bool:
         """Refuse the newest request of the team that fills the queue, if there is such a team."""
-        result = self.policy.make_room(claim)
+        result = self.policy.line.make_room(claim)
         if result is None:
             return False
         ticket = next(replica._waiting[result] for replica in self.replicas if result in replica._waiting)

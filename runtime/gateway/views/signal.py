@@ -65,7 +65,7 @@ def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
         own = arrivals.rate(one, now)
         arriving += own
         if waiting[one] or own > NOTHING:
-            demands.append(ClassDemand(goal_of(entry, one), policy.work_of_class(one), arriving))
+            demands.append(ClassDemand(goal_of(entry, one), policy.line.work_of_class(one), arriving))
     replicas = sum(replica.state in RUNNING for replica in entry.replicas)
     lead_seconds = max(LEAST_LEAD, lead.load_seconds)
     rate = lead.queue.rate
@@ -74,7 +74,7 @@ def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
         model=entry.model,
         needed_replicas=desired_replicas(demand),
         replicas=replicas,
-        waiting_work=round(sum(replica.queue.policy.waiting_work for replica in entry.replicas), 3),
+        waiting_work=round(sum(replica.queue.policy.line.work for replica in entry.replicas), 3),
         arriving_work_per_second=round(arriving, 3),
         replica_work_per_second=round(rate, 3),
         classes={

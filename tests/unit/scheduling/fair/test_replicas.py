@@ -29,7 +29,7 @@ class Fleet:
     def of(cls, replicas: int, places: int = 2, at_once: int = 3) -> "Fleet":
         policies = [Placement(places, 4 * places, at_once)]
         while len(policies) < replicas:
-            policies.append(Placement(places, 4 * places, at_once, accounts=policies[0].accounts))
+            policies.append(Placement(places, 4 * places, at_once, accounts=policies[0].line.accounts))
         for policy in policies:
             policy.others = tuple(other for other in policies if other is not policy)
         return cls([Witness(policy, places, 4 * places, at_once) for policy in policies])
@@ -145,7 +145,7 @@ def test_no_request_waits_while_a_replica_could_run_it(seed: int) -> None:
     while fleet.events:
         fleet.step()
     assert not any(one.waiting or one.running for one in fleet.witnesses)
-    accounts = fleet.witnesses[0].policy.accounts
+    accounts = fleet.witnesses[0].policy.line.accounts
     assert [accounts.waiting, accounts.of_team, accounts.pools] == [0, {}, {}]
 
 
@@ -174,7 +174,7 @@ def test_a_full_queue_makes_room_in_the_queue_of_another_replica() -> None:
     fleet = Fleet.of(2, places=0, at_once=1)
     for _ in range(6):
         fleet.ask(QueueRequest("flood"), None, 1.0, 1)
-    newest = fleet.witnesses[0].policy.make_room(QueueRequest("quiet"))
+    newest = fleet.witnesses[0].policy.line.make_room(QueueRequest("quiet"))
     assert newest == max(fleet.witnesses[1].waiting, key=int)
     assert fleet.witnesses[0].policy.waiting_for_model == 3
 

@@ -160,7 +160,7 @@ def test_keys_share_equally_within_a_team() -> None:
     for _ in range(1000):
         loop.ask(QueueRequest("team", "script", work=5.0))
     backlogged(loop, [QueueRequest("team", "app", work=5.0), QueueRequest("other", "k", work=5.0)], 600, deep=3)
-    keys = [loop.claims[str(n)].key for n in range(len(loop.claims)) if str(n) not in loop.policy._waiting]
+    keys = [loop.claims[str(n)].key for n in range(len(loop.claims)) if str(n) not in loop.policy.line]
     assert abs(loop.had["team"] - loop.had["other"]) <= 20
     assert abs(keys.count("script") - keys.count("app")) <= 3
 
@@ -197,7 +197,7 @@ def test_the_memory_of_a_queue_that_is_never_empty_is_bounded() -> None:
     """Each request is charged too much at first and then credited, so that its team moves ahead again."""
     loop = Loop(Placement(0, 0, 4), lambda claim: claim.work / 2)
     backlogged(loop, [QueueRequest(team, key, work=10.0) for team in "ab" for key in "kl"], 2000, 3)
-    group = loop.policy._waiting._teams[ServiceClass.INTERACTIVE]
+    group = loop.policy.line._teams[ServiceClass.INTERACTIVE]
     assert group.waiting is not None
     for order in (group.waiting, *(team.keys.waiting for team in group.waiting)):
         assert order is not None
