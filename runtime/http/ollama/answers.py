@@ -7,17 +7,22 @@ answer that is not streamed includes the prompt, since only a stream shows when 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from registry.base.json import NOT_JSON
-from registry.base.wording import rfc3339
 from registry.errors import EngineFailed
 from routing.providers.translation.completions import CUT, GAVE_UP, ChatDelta, ChatToolCall, ChatUsage, ToolFunction
 from runtime.http.chat.answers import EngineAnswer, EngineChoice, EngineLogprobs, TokenLogprob, read
 
 Clock = Callable[[], int]
+
+
+def timestamp(seconds: float) -> str:
+    """Format a time in seconds since the epoch. Without a fraction, Swift's OllamaKit reads no time."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class OllamaCalledFunction(msgspec.Struct):
@@ -180,7 +185,7 @@ class Writer:
     def _made(
         self, part: ChatDelta, choice: EngineChoice, calls: list[OllamaCall] | None = None, *, done: bool, **more: Any
     ) -> Answer:
-        fields: dict[str, Any] = {"model": self.model, "created_at": rfc3339(time.time()), "done": done, **more}
+        fields: dict[str, Any] = {"model": self.model, "created_at": timestamp(time.time()), "done": done, **more}
         if choice.logprobs is not None:
             fields["logprobs"] = choice.logprobs.content
         text, thinking = part.visible_text, part.reasoning_text or None

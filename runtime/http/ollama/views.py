@@ -5,16 +5,16 @@ from collections.abc import Collection, Mapping
 import humanize
 import msgspec
 
-from registry.base.wording import rfc3339
 from registry.recipes.definition import Task, Tier
 from runtime.gateway.names import LATEST
 from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.gateway.views.facts import FileFacts
 from runtime.gateway.views.values import AdapterCardView, ModelView
+from runtime.http.ollama.answers import timestamp
 
 TASKS: Mapping[Task, str] = {Task.CHAT: "completion", Task.EMBED: "embedding"}
 """Tasks that Ollama's clients can use, with Ollama's names for them."""
-FOR_EVER = "2262-01-01T00:00:00Z"
+FOR_EVER = "2262-01-01T00:00:00.000000Z"
 """Expiry of models, which have none: the latest date that fits 64 bits in nanoseconds in any time zone."""
 
 
@@ -86,7 +86,7 @@ def model_entry(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaMo
     return OllamaModel(
         name=with_tag(view.id),
         model=with_tag(view.id),
-        modified_at=rfc3339(view.created),
+        modified_at=timestamp(view.created),
         size=facts.bytes,
         digest=digest(view),
         details=details(facts, view.parent if isinstance(view, AdapterCardView) else ""),
@@ -101,7 +101,7 @@ def router_entry(card: RouterCardView) -> OllamaModel:
     return OllamaModel(
         name=with_tag(card.id),
         model=with_tag(card.id),
-        modified_at=rfc3339(card.created),
+        modified_at=timestamp(card.created),
         size=0,
         digest=card.digest.removeprefix("sha256:"),
         details=ROUTER,
@@ -124,7 +124,7 @@ def router_info(card: RouterCardView, context_length: int | None) -> OllamaModel
         details=ROUTER,
         model_info=info,
         capabilities=[*([TASKS[card.task]] if card.task in TASKS else []), *card.abilities],
-        modified_at=rfc3339(card.created),
+        modified_at=timestamp(card.created),
     )
 
 
@@ -168,7 +168,7 @@ def model_info(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaMod
         details=details(facts, parent),
         model_info=info,
         capabilities=[*([TASKS[view.task]] if view.task in TASKS else []), *facts.abilities],
-        modified_at=rfc3339(view.created),
+        modified_at=timestamp(view.created),
     )
 
 

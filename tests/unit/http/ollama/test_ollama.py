@@ -444,6 +444,9 @@ async def test_a_model_removed_while_the_list_is_made_is_still_in_it(
         response = await client.get("/api/tags")
     assert response.status_code == 200
     assert [one["name"] for one in response.json()["models"]] == ["chat:latest", "embed:latest"]
+    assert all(one["modified_at"].endswith(".000000Z") for one in response.json()["models"]), (
+        "OllamaKit wants fractions"
+    )
 
 
 @pytest.mark.parametrize("length", [512, None])
@@ -463,3 +466,4 @@ def test_what_clients_read_of_a_router(length: int | None) -> None:
     lengths = {"general.architecture": "router", "router.context_length": 512, "router.embedding_length": 0}
     assert answer.model_info == {"general.basename": "auto", **(lengths if length else {})}
     assert answer.parameters == ("num_ctx 512" if length else "")
+    assert answer.modified_at == "1970-01-01T00:00:00.000000Z"
