@@ -7,6 +7,7 @@
 | `regex`, `ebnf`, of SGLang                   | to `structured_outputs`                                        |
 | `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
 | `n_predict`, of llama.cpp                    | to `max_tokens`                                                |
+| `max_new_tokens` equal to `max_tokens`       | removed: SillyTavern sends both                                |
 | `enable_thinking`, of Qwen's own API         | to `chat_template_kwargs`                                      |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
 | TGI's `json`, `regex` and `json_schema`      | with their `value`: the same, or to `structured_outputs`       |
@@ -82,6 +83,8 @@ def move(request: ChatRequest) -> None:
         _rename(request, "repeat_penalty", "repetition_penalty")
         if not request.has("max_completion_tokens"):
             _rename(request, "n_predict", "max_tokens")
+        if request.has("max_new_tokens") and request.fields["max_new_tokens"] == request.fields.get("max_tokens"):
+            request.drop("max_new_tokens")
         if request.path == CHAT:
             for name in ("max_tokens", "max_completion_tokens"):
                 if request.fields.get(name) == _UNLIMITED:
