@@ -28,7 +28,7 @@ AsJson = Annotated[
         rich_help_panel="Common options",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Even if it is pinned; for remove, even if it has adapters.")]
+Force = Annotated[bool, typer.Option("--force", help="Do it even if it is pinned.")]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Id or alias of a model.", show_default=False)]
 AdapterName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of an adapter, or BASE:NAME, or TEAM/NAME.", show_default=False)
@@ -38,7 +38,7 @@ AliasName = Annotated[str, typer.Argument(help="The alias, as in NAME@ALIAS.", s
 AliasVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...", show_default="the current version")]
 AliasRemoval = Annotated[bool, typer.Option("--remove", help="Remove the alias.")]
 NewAlias = Annotated[str | None, typer.Option("--alias", help="Also point this alias at the new version.")]
-EvenWithAliases = Annotated[bool, typer.Option("--force", help="Remove it even if aliases point to it.")]
+EvenInUse = Annotated[bool, typer.Option("--force", help="Remove it even if it is in use.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write.", show_default="standard output")]
 EarlierVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...", show_default="the previous version")]
 

@@ -17,7 +17,7 @@ from runtime.cli.options import (
     AliasVersion,
     AsJson,
     EarlierVersion,
-    EvenWithAliases,
+    EvenInUse,
     NewAlias,
     Url,
 )
@@ -230,11 +230,13 @@ def show(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 def remove(
     name: AdapterName,
     version: Annotated[str | None, typer.Option(help="Only this version: v3 or sha256:...")] = None,
-    force: EvenWithAliases = False,
+    force: EvenInUse = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Remove an adapter, or one version of it. Refused while requests use it.
+    """Remove an adapter, or one version of it. Refused while requests, aliases or a pin use it.
+
+    One version is also refused while it is the current one.
 
     Example: roundhouse adapters remove legal --version v2
     """

@@ -9,7 +9,7 @@ import typer
 from runtime.cli.failures import RefusedError, ServerError, UsageError, refusals
 from runtime.cli.local import ollama
 from runtime.cli.local.options import read_yaml
-from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Output, Url
+from runtime.cli.options import DEFAULT_URL, AsJson, ModelName, Output, Url
 from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
@@ -28,11 +28,9 @@ OLLAMA_LINKS = Path("ollama-models")
 """Folder for links to Ollama's files. By default a server serves folders below its working directory."""
 ANY_BUDGET = 1 << 40
 """A budget in bytes for any model, because only a server knows whether it fits."""
+SET = "A value to set, such as {}; repeat it for several."
 Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="A value to set, such as memory.kv_cache=2GiB; repeat it for several."
-    ),
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET.format("memory.kv_cache=2GiB"))
 ]
 
 
@@ -256,7 +254,7 @@ def _print_edited(result: Json) -> None:
 
 def remove(
     model: ModelName,
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", help="Do it even if it is pinned or has adapters.")] = False,
     purge: Annotated[bool, typer.Option("--purge", help="Also delete its files from a hub.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.cli.commands.models.edits import Settings, setting
+from runtime.cli.commands.models.edits import SET, setting
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, pairs, table
@@ -13,6 +13,9 @@ from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.resource import Resource
 
 Name = Annotated[str, typer.Argument(metavar="PROVIDER", help="Id of a provider.", show_default=False)]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET.format("timeouts.whole=20m"))
+]
 app = typer.Typer(help="Models on other servers: add, test and watch their providers.", no_args_is_help=True)
 
 

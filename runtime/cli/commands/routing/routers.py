@@ -20,7 +20,7 @@ from runtime.cli.options import (
     AliasVersion,
     AsJson,
     EarlierVersion,
-    EvenWithAliases,
+    EvenInUse,
     NewAlias,
     Url,
 )
@@ -109,11 +109,11 @@ def rollback(
 @app.command()
 def remove(
     name: Name,
-    force: EvenWithAliases = False,
+    force: EvenInUse = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a router with all its versions.
+    """Remove a router with all its versions. Refused while aliases point to it.
 
     Example: roundhouse routers remove support
     """
