@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from launch.conversion.gguf_settings import left_out_settings, value_of
+from launch.conversion.gguf_settings import begins_with_token, left_out_settings, value_of
 from launch.files.gguf import read_header
 from launch.files.listing import Listing, RepositoryListing, read_beginning
 from models.process_control import die_with_parent
@@ -57,8 +57,8 @@ class GgufDescription(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
     template: str = ""
     parameters: int = 0
-    begins: bool | None = None
-    """Whether texts begin with a token of their own; None if the file does not say."""
+    begins: bool = False
+    """Whether texts begin with a token of their own."""
     fault: str = ""
     """The fault and its remedy; '' if none."""
 
@@ -228,8 +228,7 @@ def _load(file: Path, report: Fetched) -> tuple[Any, Any]:
     for owner, name in ((network.config, "quantization_config"), (network, "hf_quantizer")):
         if hasattr(owner, name):  # it is not quantized any more
             delattr(owner, name)
-    begins = {} if description.begins is None else {"add_bos_token": description.begins}
-    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **begins, **named)
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), add_bos_token=description.begins, **named)
     tokenizer.chat_template = description.template or tokenizer.chat_template
     return network, tokenizer
 
@@ -293,7 +292,7 @@ def _read(file: Path) -> GgufDescription:
         json.loads(json.dumps(whole, default=str)),
         str(value_of(reader, "tokenizer.chat_template") or ""),
         sum(int(tensor.n_elements) for tensor in reader.tensors),
-        value_of(reader, "tokenizer.ggml.add_bos_token"),
+        begins_with_token(reader),
     )
 
 

@@ -69,6 +69,15 @@ def left_out_settings(reader: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def begins_with_token(reader: Any) -> bool:
+    """Return whether texts begin with the first token, by llama.cpp's defaults if the file does not say."""
+    if value_of(reader, "tokenizer.ggml.bos_token_id") is None:
+        return False
+    stated = value_of(reader, "tokenizer.ggml.add_bos_token")
+    sentencepiece = value_of(reader, "tokenizer.ggml.model") == "llama"
+    return bool(sentencepiece or value_of(reader, "tokenizer.ggml.pre") == "llama-bpe" if stated is None else stated)
+
+
 def value_of(reader: Any, key: str) -> Any:
     """Return the value of a key of the file; None if there is none."""
     field = reader.fields.get(key)

@@ -161,6 +161,26 @@ def test_positions_are_stretched_as_the_file_says(
     assert config["eos_token_id"] == [fixtures.END, 263], "also <end_of_turn>, at which llama.cpp ends an answer"
 
 
+@pytest.mark.parametrize(
+    ("pre", "stated", "begins"),
+    [("llama-bpe", None, True), ("llama-bpe", False, False), ("gpt-2", None, False), ("gpt-2", True, True)],
+)
+def test_texts_begin_as_in_llama_cpp(pre: str, stated: bool | None, begins: bool, tmp_path: Path) -> None:
+    """No text began with the first token, without which a Llama continues worse."""
+    from transformers import AutoTokenizer
+
+    def more(writer: Any) -> None:
+        writer.add_tokenizer_pre(pre)
+        writer.add_bos_token_id(258)
+        if stated is not None:
+            writer.add_add_bos_token(stated)
+
+    write_gguf(tmp_path / "tiny.gguf", fixtures.write_base(tmp_path / "base"), more=more)
+    convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda done, total: None)
+    ids = AutoTokenizer.from_pretrained(tmp_path / "out")("ab")["input_ids"]
+    assert ids == ([258] if begins else []) + [262]
+
+
 def test_positions_that_nothing_here_knows_are_refused(tmp_path: Path) -> None:
     base = fixtures.write_base(tmp_path / "base")
     write_gguf(tmp_path / "a.gguf", base, more=partial(as_stretched, "ntk"))
