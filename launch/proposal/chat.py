@@ -103,13 +103,29 @@ INTEGER_FORMATS = frozenset({"int-quantized", "pack-quantized"})
 ON_CPU = "A CPU supports AWQ, GPTQ and compressed-tensors with integers: add one of those, or the original."
 
 
+def _quantization(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    configs = (config_part.get("quantization_config") for config_part in nested_configs(config))
+    return next((config for config in configs if isinstance(config, dict)), None)
+
+
 def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """Return a config's quantization method and format; ('', '') if it has none."""
-    configs = (config_part.get("quantization_config") for config_part in nested_configs(config))
-    inner = next((config for config in configs if isinstance(config, dict)), None)
+    inner = _quantization(config)
     if inner is None:
         return "", ""
     return str(inner.get("quant_method") or "unknown").lower(), str(inner.get("format") or "")
+
+
+def packed_bits(config: Mapping[str, Any]) -> set[int]:
+    """Return the bits of weights that are packed into larger integers; empty if there are none, or if unknown."""
+    inner = _quantization(config) or {}
+    groups = inner.get("config_groups")
+    if inner.get("format") == "pack-quantized" and isinstance(groups, dict):
+        weights = [group.get("weights") for group in groups.values() if isinstance(group, dict)]
+        found = [one.get("num_bits") for one in weights if isinstance(one, dict)]
+    else:
+        found = [inner.get("bits") or inner.get("w_bit")]
+    return {bits for bits in found if isinstance(bits, int)}
 
 
 def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
@@ -133,6 +149,13 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
         if method not in CPU_METHODS and not integers and not amx:
             raise Unfit(
                 f"Its weights are quantized as {description}, which this CPU does not support. {ON_CPU}",
+                code="quantization_not_here",
+                param="source",
+            )
+        if other := packed_bits(config) - {4}:
+            raise Unfit(
+                f"Its weights are quantized as {description} with {max(other)} bits, and a CPU unpacks only 4. Add one "
+                "with 4 bits, or with 8 as compressed-tensors, int-quantized, or the original.",
                 code="quantization_not_here",
                 param="source",
             )

@@ -295,6 +295,10 @@ def test_the_positions_of_a_gemma_3_are_those_after_its_stretching() -> None:
     [
         ({"quantization_config": {"quant_method": "fp8"}}, CPU, "quantization_not_here", "AWQ, GPTQ"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, CPU, "quantization_not_here", "the original"),
+        # a load ended in vLLM, after the download: its CPU kernel unpacks 4 bits only
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, CPU, "quantization_not_here", "with 8 bits"),
+        ({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+          {"group_0": {"weights": {"num_bits": 8}}}}}, CPU, "quantization_not_here", "int-quantized, or the original"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, GPU, "unknown_quantization", "awq"),
         ({"quantization_config": {"quant_method": "awq"}}, Machine("cuda", 68 * GIB, 70), "quantization_not_here",
          "compute capability 7.5"),
