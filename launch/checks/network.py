@@ -22,7 +22,7 @@ ADAPTED = (".lora_A.", ".lora_B.", ".base_layer.")
 """Parts of names that peft gives to layers with an adapter."""
 EMBEDDING = "model.embed_tokens."
 FROM_PEFT = "base_model.model."
-WITHOUT_PREFIX = frozenset({"GPT2LMHeadModel", "BloomForCausalLM"})
+WITHOUT_PREFIX = frozenset({"BloomForCausalLM", "GPT2LMHeadModel", "NemotronHForCausalLM"})
 """Architectures that vLLM also reads without the prefix, as their makers published them."""
 
 

@@ -273,3 +273,17 @@ def test_the_families_that_are_tied_by_default_are_those_of_transformers() -> No
     assert {family: CONFIG_MAPPING[family]().tie_word_embeddings for family in TIED_BY_DEFAULT} == dict.fromkeys(
         TIED_BY_DEFAULT, True
     )
+
+
+def test_a_nemotron_h_keeps_its_makers_names(tmp_path: Path) -> None:
+    """vLLM reads `backbone.`, under which transformers saves it too; it was refused for lacking `model.`."""
+    from transformers import NemotronHConfig, NemotronHForCausalLM
+
+    config = NemotronHConfig(
+        vocab_size=fixtures.VOCABULARY, hidden_size=64, intermediate_size=64, num_attention_heads=2, head_dim=32,
+        num_key_value_heads=1, layers_block_type=["mamba", "attention", "mlp"], mamba_num_heads=4, mamba_head_dim=32,
+        ssm_state_size=16, n_groups=1, eos_token_id=fixtures.END, pad_token_id=256,
+    )  # fmt: skip
+    NemotronHForCausalLM(config).save_pretrained(tmp_path)
+    fixtures.write_tokenizer(tmp_path)
+    assert faults(tmp_path) == ""
