@@ -100,7 +100,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("", "^Llama|^Mllama", LLAMA_CALLS, "llama3_json", "", "Llama 3.1 and later"),
     # unknown families with a known format
     Family("", "", JSON_CALLS, "hermes", "qwen3", "thinks and calls like Qwen3", begins=THINKS),
-    Family("", "", "<function=", "qwen3_coder", "", "calls like Qwen3-Coder"),
+    Family("", "", "<parameter=", "qwen3_coder", "", "calls like Qwen3-Coder"),
     Family("", "", JSON_CALLS, "hermes", "", "calls like Qwen2.5 and Hermes"),
     Family("", "", "", "", "qwen3", "thinks like Qwen3", begins=THINKS),
 )

@@ -107,6 +107,12 @@ def test_a_model_with_an_unknown_name_gets_parsers_by_its_template(
         ("nvidia/Llama-3.1-Nemotron-Nano-8B-v1", "LlamaForCausalLM", TOOLS + BEGINS),
         ("zephyr-7b-beta", "MistralForCausalLM", BEGINS),
         ("microsoft/Phi-4-mini-instruct", "Phi3ForCausalLM", OF_A_MESSAGE),
+        # arguments as JSON; Qwen's parser found none of them
+        (
+            "meetkai/functionary-small-v3.1",
+            "LlamaForCausalLM",
+            TOOLS + "{{ '<function=name>{ \"one\": 1 }</function>' }}",
+        ),
         ("a/model", "NewForCausalLM", ON_REQUEST),  # who does not ask gets no thoughts
     ],
 )
