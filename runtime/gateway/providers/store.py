@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -43,8 +44,18 @@ class ProviderStore:
         self._changing = asyncio.Lock()
 
     def open(self) -> None:
-        """Read the added providers at startup. Skips providers with unreadable files. Blocks."""
-        for file in sorted(self._folder.glob("*.yaml")):
+        """Read the added providers at startup. Skips providers with unreadable files. Blocks.
+
+        Raises Unavailable if the folder cannot be read, because then the added providers are unknown.
+        """
+        try:
+            names = os.listdir(self._folder) if self._folder.exists() else []  # glob() ignores errors
+            for name in names:
+                if name.endswith(".tmp"):  # half-written when the server was killed
+                    (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(unusable(error)) from error
+        for file in (self._folder / name for name in sorted(names) if name.endswith(".yaml")):
             try:
                 self._added |= {provider.id: provider for provider in load_documents((file,)).providers}
             except Unfit as unfit:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from registry.errors import Unavailable
 from registry.recipes.provider import Provider
 from routing.providers.connection import key_of
 from runtime.gateway.providers.index import ProviderIndex
@@ -46,6 +47,7 @@ async def test_a_provider_is_added_changed_read_again_and_removed(tmp_path: Path
         assert files[0].stat().st_mode & 0o077 == 0
 
         index = ProviderIndex(gateway.names, (), lambda *_: None)
+        (gateway.settings.data_dir / "providers" / ".half.tmp").touch()
         again = ProviderStore(gateway.settings.data_dir / "providers", gateway.names, index)
         again.open()
         assert index.upstreams["there"].provider.connections == 7
@@ -55,6 +57,14 @@ async def test_a_provider_is_added_changed_read_again_and_removed(tmp_path: Path
         assert (await client.get("/v1/providers/there")).json()["error"]["code"] == "provider_not_found"
         assert (await client.delete("/v1/providers/there")).status_code == 404
         assert not list((gateway.settings.data_dir / "providers").iterdir())
+
+
+def test_a_start_without_the_folder_of_added_providers_is_refused(tmp_path: Path) -> None:
+    """Their names would become unknown, without a word."""
+    gateway = FakeGateway(tmp_path)
+    (tmp_path / "folder").write_text("unreadable")
+    with pytest.raises(Unavailable, match="folder cannot be read"):
+        ProviderStore(tmp_path / "folder", gateway.names, ProviderIndex(gateway.names, (), lambda *_: None)).open()
 
 
 async def test_a_provider_whose_file_cannot_be_deleted_stays(tmp_path: Path) -> None:
