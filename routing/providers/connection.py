@@ -238,6 +238,14 @@ class Connection:
                 code="provider_key",
                 counts=False,
             )
+        if not key.isprintable():
+            where = f"variable {provider.key_env}" if provider.key_env else "file of its key"
+            raise ProviderFailed(
+                f"Provider '{provider.id}' was not called: this server's {where} has a line break or an invisible "
+                "character in the key.",
+                code="provider_key",
+                counts=False,
+            )
         if provider.protocol is Protocol.ANTHROPIC:
             headers["anthropic-version"] = VERSION
             return headers | ({"x-api-key": key} if key else {})

@@ -337,6 +337,20 @@ async def test_a_line_end_after_a_key_is_removed(tmp_path: Path, monkeypatch: py
         assert (await rig.http.get("/v1/providers")).json()["data"][0]["key_is_set"] is False
 
 
+@pytest.mark.parametrize("key", ["sk-1\nsk-2", "sk-\x07", "\ufeffsk-1"])
+async def test_a_key_that_no_header_can_have_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Each request was a 500, and the log had a traceback."""
+    monkeypatch.setenv("TEST_PROVIDER_KEY", key)
+    async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_key")
+        assert "TEST_PROVIDER_KEY has a line break or an invisible character" in found.json()["error"]["message"]
+        assert (await rig.http.post("/v1/providers/there/test")).json()["ok"] is False
+        assert not rig.fake.seen
+
+
 async def test_a_missing_key_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_PROVIDER_KEY")
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
