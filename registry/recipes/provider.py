@@ -68,6 +68,7 @@ def _url(value: str) -> str:
     try:
         parts = urlsplit(value)
         port = parts.port
+        (parts.hostname or "").encode("idna").decode("idna")  # fails for labels that no name can have
     except ValueError:
         raise PydanticCustomError("base_url", words) from None
     plain = not (parts.username or parts.password or parts.query or parts.fragment)

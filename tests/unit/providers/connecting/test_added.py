@@ -83,6 +83,9 @@ async def test_a_provider_whose_file_cannot_be_deleted_stays(tmp_path: Path) -> 
     ("name", "body", "status", "code"),
     [
         ("there", {**definition(), "base_url": "ftp://x"}, 422, "bad_recipe"),
+        ("there", {**definition(), "base_url": "https://a..b/v1"}, 422, "bad_recipe"),
+        ("there", {**definition(), "base_url": f"https://{'a' * 64}.example/v1"}, 422, "bad_recipe"),
+        ("there", {**definition(), "base_url": "https://xn--/v1"}, 422, "bad_recipe"),
         ("there", definition(key_env="A", key_file="/b"), 422, "bad_recipe"),
         ("there", definition(api_key=KEY), 422, "bad_recipe"),
         ("there", {}, 422, "bad_recipe"),
