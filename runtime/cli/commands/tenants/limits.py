@@ -50,7 +50,9 @@ def set_(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a limit, replacing the one of the same kind. A running server follows within a second.
+    """Set a limit, replacing one of the same kind and model. A running server follows within a second.
+
+    A warn limit only replaces another warn limit; a shadow limit replaces an enforced one.
 
     Examples: roundhouse limits set tokens_per_minute 60000 --team search;
     roundhouse limits set spend_per_month 250 --team search --mode warn;
