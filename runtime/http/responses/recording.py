@@ -34,12 +34,13 @@ from tenants.responses.rows import edit, failure
 log = logging.getLogger("roundhouse.http")
 INPUT_TOKENS = "/v1/responses/input_tokens"
 LONGEST_EVENT = 64 << 20
-_NAMED = tuple(
-    f"event: response.{name}\n".encode()
-    for name in ("created", "queued", "in_progress", "completed", "incomplete", "failed")
-)
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_WHOLE = _ENDS | {"response.created", "response.queued", "response.in_progress"}
 """Events that contain the whole response."""
-_ENDS = _NAMED[3:]
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
 
 
 def serve_stored(
@@ -110,16 +111,15 @@ class _Recorder:
                     yield part
                 elif head.is_stream:
                     for event in splitter.feed(part):
-                        yield await self._event(event) if event.startswith(_NAMED) else event
+                        yield await self._event(event, kind) if (kind := _kind(event)) in _WHOLE else event
                 else:
                     whole += part
         if whole:
             yield await self._end(bytes(whole))
 
-    async def _event(self, event: bytes) -> bytes:
+    async def _event(self, event: bytes, kind: str) -> bytes:
         data = msgspec.json.decode(sse.data_of(event), type=dict[str, msgspec.Raw])
-        is_end = event.startswith(_ENDS)
-        response = await self._end(data["response"]) if is_end else edit(data["response"], self._changes)
+        response = await self._end(data["response"]) if kind in _ENDS else edit(data["response"], self._changes)
         return sse.with_data(event, msgspec.json.encode({**data, "response": msgspec.Raw(response)}))
 
     async def _end(self, response: bytes | msgspec.Raw) -> bytes:
@@ -133,6 +133,16 @@ class _Recorder:
             log.warning("a response was not stored", extra={"cause": error.message})
             is_stored = False
         return answer if is_stored else edit(answer, {"store": False})
+
+
+def _kind(event: bytes) -> str:
+    """The kind of an event. Some providers leave out its name, which its data has, too."""
+    if name := sse.data_of(event, b"event:"):
+        return name.decode(errors="replace")
+    try:
+        return msgspec.json.decode(sse.data_of(event), type=_Typed).type
+    except NOT_JSON:
+        return ""
 
 
 # --- background ------------------------------------------------------------------------------------------------------
