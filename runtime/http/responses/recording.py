@@ -119,6 +119,8 @@ class _Recorder:
 
     async def _event(self, event: bytes, kind: str) -> bytes:
         data = msgspec.json.decode(sse.data_of(event), type=dict[str, msgspec.Raw])
+        if not bytes(data.get("response", b"")).startswith(b"{"):  # some providers leave it out
+            return event
         response = await self._end(data["response"]) if kind in _ENDS else edit(data["response"], self._changes)
         return sse.with_data(event, msgspec.json.encode({**data, "response": msgspec.Raw(response)}))
 

@@ -150,7 +150,8 @@ async def test_a_stream_is_stored_without_names_of_its_events(rig: Rig, form: st
     """LiteLLM sends none. The answer kept the provider's id, by which nothing was stored."""
     events = [one.data for one in script(HttpCall(path="", body=b'{"input":"","stream":1}', served="", display_name=""))
               if isinstance(one, Chunk)]  # fmt: skip
-    split = [event.rstrip().split(b"\n") for event in events]
+    empty = sse.event({"type": "response.queued", "response": None}, "response.queued")  # broke the connection
+    split = [event.rstrip().split(b"\n") for event in (empty, *events)]
     lines = [line[1:] if form == "without names" else line[::-1] for line in split]
     chunks = [Chunk(data=b"\r\n".join([*line, b"", b""])) for line in lines]
     rig.gateway.links["chat"].script = lambda _: [
@@ -158,7 +159,7 @@ async def test_a_stream_is_stored_without_names_of_its_events(rig: Rig, form: st
     ]  # fmt: skip
     reader = sse.Reader()
     found = [json.loads(data) for data in reader.feed((await rig.respond(stream=True)).content)]
-    ids = {one["response"]["id"] for one in found if "response" in one}
+    ids = {one["response"]["id"] for one in found if one.get("response")}
     assert len(ids) == 1
     assert (await rig.get(ids.pop())).json()["output"] == engine_answer(f"0 {SECRET}")["output"]
 
