@@ -38,6 +38,23 @@ values.
 """
 
 
+MAMBA_2 = frozenset(
+    {
+        "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM", "Mamba2ForCausalLM", "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM", "Zamba2ForCausalLM",
+    }
+)  # fmt: skip
+"""Networks whose CPU kernel gives only the last state of each prompt. With prefix caching vLLM needs earlier ones too,
+and stores those of another request, or fails, which ends the engine.
+"""
+
+
+def caches_prefixes(config: Mapping[str, Any]) -> bool:
+    """Return whether prefixes can be cached on a CPU."""
+    kinds = config.get("layer_types") or config.get("layers_block_type") or ["mamba"]
+    return _architecture(config) not in MAMBA_2 or set(kinds) == {"attention"}
+
+
 def cpu_flags(config: Mapping[str, Any]) -> Iterator[str]:
     """Iterate over vLLM's arguments on a CPU. The recipe's own flags follow them."""
     if _architecture(config) in NATIVE_POSITIONS:
@@ -145,6 +162,8 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
         name = str(fault.args[0])
         holds = [flag for flag, value in recipe.engine.flags.items() if name.lower() in str(value).lower()]
         refuse(f"it does not know '{name}', in {' or '.join(holds) or 'one of them'}; write a name that it knows.")
+    if device == "cpu" and not caches_prefixes(read_object(path / "config.json")):
+        parsed.enable_prefix_caching = False
     if wrong := _video_fault(parsed.media_io_kwargs):
         refuse(wrong)
     return parsed

@@ -93,6 +93,26 @@ def test_an_architecture_that_is_wrong_on_a_cpu_is_not_loaded_there(base: Path, 
 
 
 @pytest.mark.real
+@pytest.mark.parametrize(
+    ("more", "caches"),
+    [
+        ({"architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["mamba", "attention"]}, False),
+        ({"architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["attention"] * 2}, None),
+        ({"architectures": ["FalconH1ForCausalLM"]}, False),
+        ({}, None),
+    ],
+)
+def test_no_prefix_is_cached_where_a_cpu_keeps_no_earlier_states(
+    more: dict[str, Any], caches: bool | None, base: Path, tmp_path: Path
+) -> None:
+    """A prompt of 290 tokens ended the engine of a Granite 4.0-H and of a Falcon-H1."""
+    config = json.loads((base / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **more}))
+    recipe = chat_fixtures.recipe(tmp_path)
+    assert settings.arguments(recipe, tmp_path, "cpu", launch.parser()).enable_prefix_caching is caches
+
+
+@pytest.mark.real
 def test_the_context_is_limited_to_the_positions_that_vllm_has(base: Path, tmp_path: Path) -> None:
     """For a dynamically scaled context it accepts 4 x 2048, but has 2048."""
     config = json.loads((base / "config.json").read_text())
