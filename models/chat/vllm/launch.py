@@ -197,6 +197,8 @@ def describe_failure(error: Exception) -> str:
     """Describe the cause of a failed load."""
     if isinstance(error, TemplateSyntaxError):
         return f"its chat template is no Jinja template: {error}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"it needs the Python package {error.name}, which is not installed here"
     return str(error) or type(error).__name__
 
 

@@ -143,6 +143,8 @@ def test_a_load_that_fails_at_its_template_says_so() -> None:
         Environment().parse("{{ message }")
     assert launch.describe_failure(broken.value) == "its chat template is no Jinja template: unexpected '}'"
     assert launch.describe_failure(ValueError("other")) == "other"
+    missing = ModuleNotFoundError("No module named 'torchvision'", name="torchvision")
+    assert launch.describe_failure(missing) == "it needs the Python package torchvision, which is not installed here"
     assert launch.describe_failure(TimeoutError()) == "TimeoutError", "errors without a text have a name"
 
 
