@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import sqlalchemy as sa
 
+from batches.callbacks.policy import LONGEST_PAUSE
 from batches.callbacks.records import EVENTS, Delivery, DeliveryChange, DeliveryState
 from batches.callbacks.webhooks import webhook_of
 from batches.records import BatchState
@@ -33,7 +34,7 @@ class OutboxTable:
 
     def is_due(self, now: float) -> bool:
         """Whether a pending delivery is due."""
-        query = sa.select(OUTBOX.c.id).where(_is_pending(), OUTBOX.c.due <= now).limit(1)
+        query = sa.select(OUTBOX.c.id).where(_is_due(now)).limit(1)
         with self._database.read() as connection:
             return connection.execute(query).one_or_none() is not None
 
@@ -47,7 +48,7 @@ class OutboxTable:
         busy = [team for team, count in running.items() if count >= per_team]
         candidates = (
             sa.select(OUTBOX.c.id, OUTBOX.c.team)
-            .where(_is_pending(), OUTBOX.c.due <= now, OUTBOX.c.team.not_in(busy))
+            .where(_is_due(now), OUTBOX.c.team.not_in(busy))
             .order_by(OUTBOX.c.due)
             .limit(most)
             .with_for_update(skip_locked=True)
@@ -133,8 +134,10 @@ def give_back(connection: sa.Connection, epoch: int) -> int:
     return connection.execute(query.values(state=DeliveryState.PENDING.value, epoch=None)).rowcount
 
 
-def _is_pending() -> sa.ColumnElement[bool]:
-    return OUTBOX.c.state == DeliveryState.PENDING.value
+def _is_due(now: float) -> sa.ColumnElement[bool]:
+    """Whether a delivery waits and its pause is over. One beyond `LONGEST_PAUSE` means that the clock was set back."""
+    is_over = sa.or_(OUTBOX.c.due <= now, OUTBOX.c.due > now + LONGEST_PAUSE)
+    return sa.and_(OUTBOX.c.state == DeliveryState.PENDING.value, is_over)
 
 
 def _values(delivery: Delivery) -> dict[str, object]:

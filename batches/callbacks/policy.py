@@ -13,6 +13,7 @@ PAUSES = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 """Seconds after the first, second, … failed attempt. The last value applies to all later ones."""
 SPREAD = 0.1
 """Largest relative extension of a pause, so that deliveries that failed together are not retried together."""
+LONGEST_PAUSE = PAUSES[-1] * (1 + SPREAD)
 LIFE_SECONDS = 86_400.0
 """Seconds from the first attempt. No pause may end later."""
 GONE = 410

@@ -126,6 +126,15 @@ def test_a_row_is_claimed_by_one_server_and_after_its_end_by_the_next(
     tables.runners.close(mine)
 
 
+def test_a_delivery_does_not_wait_for_a_clock_that_was_set_back(tables: BatchTables, start: Start) -> None:
+    start("m", batch=CALLED)
+    epoch, _ = tables.runners.open()
+    end_all(tables, epoch)
+    assert not tables.outbox.is_due(20.0 - 3600.0)
+    assert tables.outbox.is_due(20.0 - 86_400.0)
+    assert len(claim(tables, epoch, now=20.0 - 86_400.0)) == 1
+
+
 def test_a_claim_is_bounded_in_all_and_for_each_team(tables: BatchTables, start: Start) -> None:
     epoch, _ = tables.runners.open()
     for number in range(5):
