@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from openai.types.responses import Response as OpenAIResponse
 
 from models import sse
-from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
+from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.storage.database import Database
@@ -143,6 +143,25 @@ async def test_an_answer_is_stored_as_it_was_sent(rig: Rig) -> None:
     assert not unstored["store"]
     assert rig.given()["store"] is False, "a provider would store it"
     assert (await rig.get(unstored["id"])).status_code == 404
+
+
+@pytest.mark.parametrize("form", ["without names", "name after the data"])
+async def test_a_stream_is_stored_without_names_of_its_events(rig: Rig, form: str) -> None:
+    """LiteLLM sends none. The answer kept the provider's id, by which nothing was stored."""
+    events = [one.data for one in script(HttpCall(path="", body=b'{"input":"","stream":1}', served="", display_name=""))
+              if isinstance(one, Chunk)]  # fmt: skip
+    empty = sse.event({"type": "response.queued", "response": None}, "response.queued")  # broke the connection
+    split = [event.rstrip().split(b"\n") for event in (empty, *events)]
+    lines = [line[1:] if form == "without names" else line[::-1] for line in split]
+    chunks = [Chunk(data=b"\r\n".join([*line, b"", b""])) for line in lines]
+    rig.gateway.links["chat"].script = lambda _: [
+        ResponseStart(status=200, content_type="text/event-stream"), *chunks, END
+    ]  # fmt: skip
+    reader = sse.Reader()
+    found = [json.loads(data) for data in reader.feed((await rig.respond(stream=True)).content)]
+    ids = {one["response"]["id"] for one in found if one.get("response")}
+    assert len(ids) == 1
+    assert (await rig.get(ids.pop())).json()["output"] == engine_answer(f"0 {SECRET}")["output"]
 
 
 async def test_counting_continues_from_a_stored_response_and_stores_nothing(rig: Rig) -> None:
