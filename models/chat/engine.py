@@ -180,7 +180,10 @@ class VllmEngine:
         self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
         effort = fields.knows_effort(path, recipe.engine.flags)
         calls = launch.reads_calls(self._app)
-        self._fields, self._model = fields.known(self._app, effort=effort, calls=calls), recipe.id
+        reasoning = self._engine.vllm_config.reasoning_config
+        budget = reasoning is not None and reasoning.enabled
+        self._fields = fields.known(self._app, effort=effort, calls=calls, budget=budget)
+        self._model = recipe.id
         self._variables = template.Variables(path, recipe.engine.flags)
         self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
         self._reasoning_field = recipe.reasoning_field

@@ -25,11 +25,6 @@ ADVICE = {
         b" needs a parser of this model's calls: leave 'tools' out, or let its recipe name one in "
         b"engine.flags.tool_call_parser."
     ),
-    b"thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or "
-    b"--reasoning-config to use thinking_token_budget.": (
-        b"a budget of reasoning needs a parser of it: leave 'thinking_token_budget', or that of 'thinking', out, or "
-        b"let this model's recipe name a parser in engine.flags.reasoning_parser."
-    ),
     b"Start the server with --trust-request-mm-kwargs only when clients are trusted.": (
         b"Leave them out, or let this model's recipe allow some: engine.flags.trust_request_mm_kwargs: true."
     ),

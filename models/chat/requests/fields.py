@@ -80,6 +80,8 @@ INNER: Mapping[str, tuple[str, ...]] = {
     RESPONSES: ("text", "text.format"),
 }
 """Objects whose unknown fields are left out, too."""
+BUDGET = "thinking_token_budget"
+"""vLLM's bound on the tokens of reasoning."""
 HOSTED = re.compile(
     r"(web_search|web_fetch|file_search|code_interpreter|code_execution|image_generation|computer|mcp|tool_search"
     r"|advisor|programmatic)"
@@ -121,12 +123,14 @@ def knows_effort(path: Path, flags: Mapping[str, Flag]) -> bool:
     return not templates or any(word in text for text in templates for word in EFFORT)
 
 
-def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
+def known(app: Any, *, effort: bool = True, calls: bool = True, budget: bool = True) -> Fields:
     """Return the fields of each path's request class in vLLM's application, including aliases.
 
     Args:
         effort: whether the chat template reads a reasoning effort; otherwise vLLM accepts it without effect.
         calls: whether there is a parser for the model's calls; otherwise Responses accepts tools without effect.
+        budget: whether the engine recognises reasoning; otherwise vLLM refuses to bound it, in streams only once they
+            have begun.
     """
     fields: dict[str, frozenset[str]] = {}
     for route in app.routes:
@@ -141,6 +145,9 @@ def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
         fields[CHAT] -= {"reasoning_effort"}
     if RESPONSES in fields and not calls:
         fields[RESPONSES] -= {"tools"}
+    if not budget:
+        for path in {CHAT, COMPLETIONS} & fields.keys():
+            fields[path] -= {BUDGET}
     if COUNT_TOKENS in fields:  # other fields of the message do not change the count
         fields[COUNT_TOKENS] |= fields.get(MESSAGES, frozenset())
     return fields
@@ -183,6 +190,8 @@ def check(fields: Fields, request: ChatRequest, *, strict: bool = False) -> str:
     hints = Leniency(request, strict=strict)
     _check_unknown(fields, request, hints)
     knows_effort = "reasoning_effort" in fields.get(CHAT, frozenset())
+    if path == MESSAGES and BUDGET not in fields.get(CHAT, frozenset()):
+        _check_budget(request)
     if path in (CHAT, COMPLETIONS):
         _check_chat(request, hints)
     elif path == RESPONSES:
@@ -242,6 +251,14 @@ def _check_chat(request: ChatRequest, hints: Leniency) -> None:
                 code="invalid_value",
             )
     _only(request.object("stream_options"), STREAM, hints, "stream_options")
+
+
+def _check_budget(request: ChatRequest) -> None:
+    """Refuse a budget of thinking that the engine cannot keep."""
+    thinking = request.object("thinking")
+    if thinking.get("type") == "enabled" and thinking.get("budget_tokens") is not None:
+        param = "thinking.budget_tokens"
+        raise BadRequest(f"{param}: {replacements.PARSES_NO_REASONING}", param=param, code="unsupported_value")
 
 
 def _check_messages(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:

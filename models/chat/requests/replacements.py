@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from models.chat.requests.moves import GUIDED
 from models.chat.requests.request import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
+PARSES_NO_REASONING = (
+    "it needs a parser of this model's reasoning. Its recipe may name one in engine.flags.reasoning_parser."
+)
 _ADAPTER = "register the adapter, and send its name as 'model' or 'adapter_id'."
 INSTEAD: Mapping[str, str] = {
     "best_of": "ask for several with 'n', and choose among them.",
@@ -37,8 +40,10 @@ INSTEAD_AT: Mapping[str, Mapping[str, str]] = {
         "output_config": "send 'response_format'.",
         "output_format": "send 'response_format'.",
         "format": "send 'response_format'.",
+        "thinking_token_budget": PARSES_NO_REASONING,
     },
     COMPLETIONS: {
+        "thinking_token_budget": PARSES_NO_REASONING,
         "format": "send 'response_format'.",
         "messages": "send 'prompt', or the request to /v1/chat/completions.",
         "max_completion_tokens": "send 'max_tokens'.",

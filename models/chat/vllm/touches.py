@@ -665,7 +665,7 @@ USED = (
         takes="vllm_config",
         also="shutdown sleep wake_up is_sleeping is_paused errored reset_prefix_cache get_supported_tasks "
         "model_config max_model_len is_multimodal_model cache_config kv_cache_memory_bytes scheduler_config "
-        "max_num_seqs parallel_config world_size data_parallel_size",
+        "max_num_seqs parallel_config world_size data_parallel_size reasoning_config enabled",
     ),
     VllmPatch(
         "vllm.v1.executor.multiproc_executor:WorkerProc.make_worker_process",

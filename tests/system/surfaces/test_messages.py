@@ -96,6 +96,7 @@ def test_anthropics_errors(claude: Anthropic) -> None:
         {"max_tokens": -1},
         {"extra_body": {"n": 2}},
         {"max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1023}},
+        {"max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1024}, "stream": True},
     ):
         with pytest.raises(anthropic.BadRequestError) as refused:
             claude.messages.create(**{**requested, **more})

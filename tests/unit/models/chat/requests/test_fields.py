@@ -52,6 +52,7 @@ def fields() -> chat_fields.Fields:
 
     app_fields = chat_fields.known(app)
     assert chat_fields.known(app, calls=False) == {**app_fields, RESPONSES: app_fields[RESPONSES] - {"tools"}}
+    assert chat_fields.known(app, budget=False) == app_fields
     assert chat_fields.known(app, effort=False) == {**app_fields, CHAT: app_fields[CHAT] - {"reasoning_effort"}}
     return app_fields
 
@@ -92,6 +93,27 @@ def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Field
 def test_fields_that_the_engine_reads_are_accepted(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
     known = {**fields, CHAT: fields[CHAT] | {"response_format", "stream_options"}}
     chat_fields.check(known, ChatRequest(CHAT, json.dumps({"model": "m", **more}).encode()))
+
+
+def test_a_budget_of_reasoning_needs_a_parser_of_it(fields: chat_fields.Fields) -> None:
+    """The engine would refuse it in the middle of a stream, and in Messages without its reason."""
+    thinking = {"model": "m", "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    parsed = {**fields, CHAT: fields[CHAT] | {"thinking_token_budget"}}
+    for path, body, name in (
+        (CHAT, {"model": "m", "thinking_token_budget": 9}, "thinking_token_budget"),
+        (MESSAGES, thinking, "thinking.budget_tokens"),
+    ):
+        chat_fields.check({**parsed, MESSAGES: fields[MESSAGES] | {"thinking"}}, request_of(path, body))
+        with pytest.raises(BadRequest, match=r"needs a parser of this model's reasoning") as refused:
+            chat_fields.check({**fields, MESSAGES: fields[MESSAGES] | {"thinking"}}, request_of(path, body))
+        assert refused.value.param == name
+    for unbounded in ({"type": "adaptive"}, {"type": "disabled"}):
+        chat_fields.check(fields, request_of(MESSAGES, {"model": "m", "thinking": unbounded}))
+    chat_fields.check(fields, request_of(COUNT, thinking))
+
+
+def request_of(path: str, body: dict[str, Any]) -> ChatRequest:
+    return ChatRequest(path, json.dumps(body).encode())
 
 
 def test_reasoning_is_never_missing_from_a_completion(fields: chat_fields.Fields) -> None:
