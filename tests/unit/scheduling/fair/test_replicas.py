@@ -181,7 +181,7 @@ def test_a_full_queue_makes_room_in_the_queue_of_another_replica() -> None:
 
 def test_a_replica_takes_over_no_request_of_a_pool_that_it_has_filled() -> None:
     policies = [Placement(0, 0, 2, pools={"long": Pool(most=1)})]
-    policies.append(Placement(0, 0, 2, pools={"long": Pool(most=1)}, accounts=policies[0].accounts))
+    policies.append(Placement(0, 0, 2, pools={"long": Pool(most=1)}, accounts=policies[0].line.accounts))
     for policy, other in zip(policies, reversed(policies), strict=True):
         policy.others = (other,)
     for number, policy in enumerate(policies):
