@@ -91,6 +91,11 @@ class Gateway:
             if isinstance(sink, AttemptSink):
                 sink.attempt(record)
 
+    def cut_off(self) -> None:
+        """Fail what still runs or waits on this machine, and start nothing more."""
+        self.phase = "stopping"
+        self.services.models.cut_off(_shutting_down())
+
     @property
     def faults(self) -> Mapping[str, bool]:
         """What may stop working, by name, and whether it has."""
@@ -261,7 +266,7 @@ class Gateway:
 
     def _refuse_if_stopping(self) -> None:
         if self.phase == "stopping":
-            raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
+            raise _shutting_down()
 
     # --- the target's backend ---------------------------------------------------------------------------------------
     def context_length(self, target: Target) -> int | None:
@@ -270,3 +275,7 @@ class Gateway:
 
     def backend_of(self, target: Target) -> Backend:
         return self._backends[target.backend]
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)

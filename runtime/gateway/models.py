@@ -8,7 +8,7 @@ from msgspec.structs import replace as replaced
 
 from registry.base.wording import quoted
 from registry.catalog import Catalog
-from registry.errors import NotFound
+from registry.errors import NotFound, RoundhouseError
 from registry.recipes.definition import Tier
 from registry.state.database import State
 from runtime.gateway.files import ModelFiles
@@ -106,6 +106,10 @@ class Models:
         entry = self._entry(name)
         await self._residency.unload(entry, force)
         return self._view(entry)
+
+    def cut_off(self, error: RoundhouseError) -> None:
+        """Fail the requests that run or wait on this machine, because the time that a stop leaves them is over."""
+        self._residency.cut_off(error)
 
     def plan(self, name: str) -> PlanView:
         """Plan a load. Changes nothing."""

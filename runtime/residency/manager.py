@@ -259,6 +259,15 @@ class ResidencyManager:
         if not entry.leases:  # only a model that became idle may make room for others
             self.decide()
 
+    def cut_off(self, error: RoundhouseError) -> None:
+        """Fail all running and waiting requests, and load nothing more."""
+        self._closed = True
+        for entry in self.table.entries.values():
+            entry.queue.close()
+        for entry in self.table.entries.values():
+            entry.queue.refuse(error)
+            entry.queue.abort_running(error)
+
     # --- decisions ------------------------------------------------------------------------------------------------
     def decide(self) -> None:
         """Serve the models in line, oldest request first. The head is never overtaken."""

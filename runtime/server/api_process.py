@@ -60,12 +60,18 @@ class ApiProcess:
 
     def _closing(self) -> None:
         """End or announce what would outlast the closing of the port."""
-        services = self.gateway().services
+        services, loop = self.gateway().services, asyncio.get_running_loop()
+        loop.call_soon_threadsafe(loop.call_later, self._settings.drain_seconds, self._cut_off)
         services.console.live.close()
         if services.fleet is not None:
             services.fleet.leave()
         if self._batches is not None:
             self._batches.stop_claiming()
+
+    def _cut_off(self) -> None:
+        """End the requests whose time is over, so that they get an error before uvicorn closes their connections."""
+        self._shutdown.drained()
+        self.gateway().cut_off()
 
     def _remaining(self) -> RemainingWork:
         return RemainingWork(*self.gateway().services.overview.remaining_work())

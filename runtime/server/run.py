@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import litserve as ls
 import litserve.server
@@ -49,6 +49,9 @@ from runtime.slots.worker import SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
 litserve.server._MCP_AVAILABLE = False
+
+CLOSE_SECONDS = 10
+"""Most time in which the API process closes after uvicorn has cut off the last requests."""
 
 
 async def _allow_all() -> None:
@@ -113,6 +116,7 @@ def build(
     server.monitor_internal = 0.05
     _restart_in_lasting_thread(server)
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
+    _wait_for_close(server)
     app: FastAPI = server.app
     process.app = app
     finish(app, documents.models)
@@ -129,6 +133,20 @@ def _listen_at(host: str, port: int) -> None:
         return bind(self)
 
     uvicorn.Config.bind_socket = bound  # type: ignore[method-assign]
+
+
+def _wait_for_close(server: ls.LitServer) -> None:
+    """Let the API process close after uvicorn's timeout, which LitServe also uses for its own patience with it.
+
+    Otherwise LitServe kills it at the moment at which uvicorn cancels what is left, before the ledger is written.
+    """
+    stop = server._perform_graceful_shutdown
+
+    def stop_later(*arguments: Any, **options: Any) -> None:
+        server.uvicorn_graceful_timeout += CLOSE_SECONDS
+        stop(*arguments, **options)
+
+    server._perform_graceful_shutdown = stop_later
 
 
 def _restart_in_lasting_thread(server: ls.LitServer) -> None:

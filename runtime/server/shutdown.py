@@ -59,6 +59,7 @@ class Shutdown:
         self._remaining, self._seconds, self._closing = remaining, seconds, closing
         self._began: float | None = None
         self._first = RemainingWork(0, 0, 0)
+        self._is_drained = False
 
     def listen(self) -> None:
         """Begin on a signal, before uvicorn's handlers close the port. Must run in the main thread."""
@@ -91,7 +92,10 @@ class Shutdown:
         return self._seconds if began is None else max(0.0, self._seconds - (time.monotonic() - began))
 
     def drained(self) -> None:
-        """Log that no response is being written any more, and how many requests were cut off."""
+        """Log that no request is left, or how many are cut off. Only the first call has an effect."""
+        if self._is_drained:
+            return
+        self._is_drained = True
         remaining = self._remaining()
         done = max(0, self._first.running + self._first.waiting - remaining.running - remaining.waiting)
         text = "requests were cut off" if remaining.running + remaining.waiting else "no request is left"

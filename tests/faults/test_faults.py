@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -162,5 +163,28 @@ def test_a_stop_in_the_middle_of_the_start_leaves_nothing(tmp_path: Path) -> Non
         os.killpg(server.process.pid, signal.SIGINT)
         assert server.process.wait(PATIENCE) in (0, 130)
         eventually(lambda: not alive(family))
+    finally:
+        server.close()
+
+
+def test_a_stop_ends_what_its_time_did_not_suffice_for_with_an_error(tmp_path: Path) -> None:
+    """LitServe used to kill the gateway then, so its clients got no answer, and the ledger no end."""
+    server = Server(tmp_path / "data", [STARTER / "starter-embed.yaml"], "--slots", "1", "--drain-seconds", "0")
+    body = {"model": "starter-embed", "input": "late"}
+    try:
+        server.wait_ready()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(server.http.post, "/v1/embeddings", json=body)
+            server.wait_state("starter-embed", "loading")
+            assert server.stop() == 0
+            answer = waiting.result(PATIENCE)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
+        lines = [json.loads(line) for line in server.log.read_text().splitlines() if '"message": "stop' in line]
+        assert [line["message"] for line in lines][1:] == [
+            "stopping: requests were cut off",
+            "stopping: the engines end",
+            "stopped",
+        ]
+        assert lines[-1]["processes_left"] == 0
     finally:
         server.close()

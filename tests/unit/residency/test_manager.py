@@ -340,6 +340,19 @@ async def test_an_unload_waits_for_the_requests_that_waited_for_the_load(world: 
     assert world.state("a") is ModelState.ABSENT
 
 
+async def test_requests_that_are_cut_off_get_the_error(world: World) -> None:
+    """Those of a model that would still load, too."""
+    late = Unavailable("It stops.", code="shutting_down")
+    async with in_use(world, "a"), await world.queues["a"].acquire(None) as lease:  # as many as may run at once
+        world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
+        waiting = [asyncio.create_task(world.ask(name)) for name in "ab"]
+        while not (world.queues["a"].waiting and world.state("b") is ModelState.LOADING):
+            await asyncio.sleep(0)
+        world.manager.cut_off(late)
+        assert await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 200) == [late, late]
+        assert lease.ticket.aborted.result() is late
+
+
 async def test_the_number_of_waiting_requests_is_bounded(world: World) -> None:
     world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
     waiting = [asyncio.create_task(world.ask("a")) for _ in range(4)]

@@ -75,6 +75,16 @@ def test_the_manager_ends_with_a_killed_server_with_any_start_method() -> None:
                 manager.kill()
 
 
+def test_the_api_process_may_close_after_uvicorn_has_cut_off_the_rest() -> None:
+    """LitServe has one timeout for both, and would kill it before the ledger is written."""
+    seen: list[int] = []
+    server: Any = SimpleNamespace(uvicorn_graceful_timeout=65)
+    server._perform_graceful_shutdown = lambda *_: seen.append(server.uvicorn_graceful_timeout)
+    run._wait_for_close(server)
+    server._perform_graceful_shutdown("manager", {})
+    assert seen == [75]
+
+
 STOPPING = """
 import asyncio, os, sys
 import litserve.server, uvicorn
