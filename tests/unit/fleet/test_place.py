@@ -226,6 +226,19 @@ def test_a_replica_is_removed_only_if_its_model_can_do_without_it(
     assert actions(plan) == ([("a", "load", "demand"), ("b", "unload", "room")] if takes else [])
 
 
+def test_what_leaves_by_hand_makes_room_in_the_same_plan() -> None:
+    before = FleetPlan({"b": ("n0",)})
+    plan = place([need("a"), need("b", replicas=0)], later(nodes(1, 40), 1.0), {}, 1.0, before)
+    assert actions(plan) == [("a", "load", "least"), ("b", "unload", "hand")]
+
+
+def test_a_plan_removes_at_most_one_model_from_a_node() -> None:
+    before = FleetPlan({"b": ("n0", "n1"), "c": ("n0", "n1")})
+    plan = place([need(model) for model in "acbd"], later(nodes(2, 80), 1.0), {}, 1.0, before)
+    assert {one.node for one in plan.moves if one.action == "unload"} == {"n0", "n1"}
+    assert len(plan.moves) == 4
+
+
 @pytest.mark.parametrize(("demand", "takes"), [(0.6, False), (0.02, False), (0.001, True)])
 def test_a_model_with_requests_keeps_its_last_replica(demand: float, takes: bool) -> None:
     before = FleetPlan({"a": ("n0",), "b": ("n1",)})

@@ -92,6 +92,7 @@ class ServerShares:
     def give_back(self, limit: str, amount: int) -> Share:
         self._shares.table._answer()
         own = self._shares.own[self._server] = min(amount, self._shares.own.get(self._server, 0))
+        self._shares.table.go.wait()
         return Share(own, sum(self._shares.own.values()))
 
 
@@ -347,6 +348,22 @@ async def test_a_share_changes_by_one_call_at_a_time_even_if_a_client_disconnect
     await first.shared._settle()
     answers = await asyncio.gather(*(rig.ask() for rig in [second] * 5 + [first]), return_exceptions=True)
     assert sum(isinstance(one, Admission) for one in answers) == 5
+
+
+@limits(limit(Kind.AT_ONCE, 5))
+async def test_a_share_is_not_used_while_it_is_given_back(rigs: list[Rig], table: Table, clock: LimiterClock) -> None:
+    first, *_ = rigs
+    first.limiter.settle(await first.ask(), ONE)
+    (count,) = first.shared.counts()
+    assert count.unused == 1
+    clock.pass_(IDLE_SECONDS)
+    table.go.clear()
+    looking = asyncio.create_task(first.shared._look(1))
+    while table.shares.own["a"]:
+        await asyncio.sleep(0.001)
+    assert count.unused == 0
+    table.go.set()
+    await looking
 
 
 @limits(limit(Kind.AT_ONCE, 5))

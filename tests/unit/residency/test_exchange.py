@@ -416,6 +416,8 @@ async def test_a_cancelled_fetch_is_reported_and_can_be_repeated(world: World) -
     assert world.state("a") is S.FAILED
     assert not world.manager.fetcher.cancel(entry)
     go_on.set()
+    await world.manager.fetch(entry)
+    assert (world.state("a"), entry.progress) == (S.ABSENT, None)
     await world.manager.load(entry)
     assert world.state("a") is S.READY
 

@@ -352,6 +352,13 @@ def test_the_error_without_a_target_lists_the_reasons() -> None:
     assert refused.value.code == "no_route"
 
 
+def test_a_request_with_tools_goes_to_a_target_that_calls_them() -> None:
+    able = facts(small=TargetFacts(calls_tools=False))
+    assert decide(Features(), router(), able).target == "small"
+    chosen = decide(Features(tools=True), router(), able)
+    assert (chosen.target, chosen.saw["not:small"]) == ("big", "does not call tools")
+
+
 def test_a_target_that_the_key_may_not_use_is_not_revealed() -> None:
     made, hidden = router(), TargetFacts(False, "model_not_allowed", is_allowed=False)
     with pytest.raises(Unavailable, match="small: does not accept images") as refused:

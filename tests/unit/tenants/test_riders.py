@@ -167,7 +167,7 @@ async def test_a_rider_of_a_row_that_never_began_ends_unwritten(ledger: SickTabl
         await writer.begin(one)
     writer.end(done(one), rider)
     await writer.flush()
-    assert (notes(database), rider.ends) == ([], 1)
+    assert (notes(database), rider.ends, writer._dropped) == ([], 1, set())
     ledger.error = None
     await writer.close()
 
