@@ -15,6 +15,7 @@ from runtime.gateway.files import add_replicas
 from runtime.gateway.launch.model_set import ModelSet
 from runtime.residency.replicas import goal_of
 from runtime.residency.states import ModelState as S
+from runtime.slots.link import Cause
 from tenants.caller import ServiceClass as C
 from tests.fakes.virtual import run
 from tests.unit.residency.storm import Storm
@@ -185,6 +186,31 @@ def test_an_explicit_unload_ends_all_replicas() -> None:
         assert ready(world) == {"a", "a#2"}
 
     play(scene, a={"least": 2, "most": 3})
+
+
+def test_no_replica_comes_back_while_an_explicit_unload_stops_the_load_of_another() -> None:
+    async def scene(world: Storm) -> None:
+        entry = world.manager.get("a")
+        await world.manager.load(entry)
+        await asyncio.sleep(5)
+        await entry.replicas[1].link.die()  # type: ignore[union-attr]
+        while entry.replicas[1].state is not S.LOADING:
+            await world.manager.table.change()
+        await asyncio.sleep(0.5)
+        assert [replica.state for replica in entry.replicas] == [S.READY, S.LOADING]
+        link = entry.replicas[1].link
+        end = link.end  # type: ignore[union-attr]
+
+        async def end_slowly(cause: Cause | None = None) -> None:
+            await asyncio.sleep(3)
+            await end(cause)
+
+        link.end = end_slowly  # type: ignore[union-attr,method-assign]
+        await asyncio.wait_for(world.manager.unload(entry), 60)
+        await asyncio.sleep(30)
+        assert ready(world) == set()
+
+    play(scene, a={"least": 2})
 
 
 def test_an_explicit_unload_ends_while_new_requests_load_the_model_again() -> None:
