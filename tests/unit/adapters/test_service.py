@@ -2,6 +2,7 @@
 
 import asyncio
 import tarfile
+import threading
 import time
 from pathlib import Path
 
@@ -68,6 +69,27 @@ async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
     assert [adapter.key.name for adapter in rig.service.list("small")] == ["tune"]
     assert rig.service.list("other") == []
     assert len(rig.service.show(AdapterKey("small", "tune")).versions) == 2
+
+
+async def test_a_collection_takes_no_files_of_a_registration_under_way(
+    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, go, commit = threading.Event(), threading.Event(), rig.service.store.commit
+
+    def wait_before_it_is_registered(out: Path, digest: str) -> None:
+        commit(out, digest)
+        stored.set()
+        go.wait(PATIENCE)
+
+    monkeypatch.setattr(rig.service.store, "commit", wait_before_it_is_registered)
+    adding = asyncio.create_task(rig.add("tune", folder, 0))
+    await asyncio.to_thread(stored.wait, PATIENCE)
+    collecting = asyncio.create_task(rig.service.collect())
+    await asyncio.wait({collecting}, timeout=0.2)
+    go.set()
+    registered = await adding
+    assert await collecting == ()
+    await rig.service.ready(registered.version.digest)
 
 
 async def test_old_versions_go_unless_requests_use_them(tmp_path: Path, base: Base, folder: Path) -> None:
