@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from launch.conversion.gguf_settings import begins_with_token, left_out_settings, value_of
+from launch.conversion.gguf_settings import begins_with_token, left_out_settings, split_as_trained, value_of
 from launch.files.gguf import read_header
 from launch.files.listing import Listing, RepositoryListing, read_beginning
 from models.process_control import die_with_parent
@@ -190,6 +190,7 @@ def _parsed_once() -> Iterator[None]:
 def _load(file: Path, report: Fetched) -> tuple[Any, Any]:
     """Return a GGUF's network in bfloat16, and its tokenizer. Raises as `convert`."""
     import torch
+    from gguf import GGUFReader
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 
     description = _read(file)
@@ -219,7 +220,8 @@ def _load(file: Path, report: Fetched) -> tuple[Any, Any]:
             "Without them the model would answer at random: add the original, as safetensors.",
             code="bad_weights",
         )
-    if unread := _unread_biases(file, network):
+    reader = GGUFReader(str(file))
+    if unread := _unread_biases(reader, network):
         raise Unfit(
             f"{file} has {len(unread)} biases that a {type(network).__name__} made from it lacks, such as {unread[0]}. "
             "Without them its answers would differ: add the original, as safetensors.",
@@ -229,17 +231,16 @@ def _load(file: Path, report: Fetched) -> tuple[Any, Any]:
         if hasattr(owner, name):  # it is not quantized any more
             delattr(owner, name)
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), add_bos_token=description.begins, **named)
+    split_as_trained(reader, tokenizer.backend_tokenizer)
     tokenizer.chat_template = description.template or tokenizer.chat_template
     return network, tokenizer
 
 
-def _unread_biases(file: Path, network: Any) -> list[str]:
+def _unread_biases(reader: Any, network: Any) -> list[str]:
     """Return the biases that transformers' reader left out, because its config has none there."""
-    from gguf import GGUFReader
     from transformers.integrations.gguf.utils import is_gguf_arch_supported
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
-    reader = GGUFReader(str(file))
     architecture = str(value_of(reader, "general.architecture"))
     if is_gguf_arch_supported(architecture):  # read by other code, which reports what it leaves out
         return []

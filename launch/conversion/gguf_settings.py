@@ -4,10 +4,11 @@ positions      how they are stretched: `rope.scaling.*`, or a tensor of factors 
 sizes          some that differ from the defaults of transformers' config
 ends           all tokens that end a turn, where the reader knows one: a Gemma would go on after <end_of_turn>
 first token    whether texts begin with one
+words          how a text is split before tokens are formed, for kinds of tokenizers that the reader does not know
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,29 @@ LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 """Settings of the positions of all Llamas from 3.1 on, besides the factor."""
 ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|endoftext|>")
 """Tokens that end a turn wherever they exist, as in llama.cpp."""
+WHOLE_WORDS = frozenset(
+    {
+        "falcon-h1", "falcon3", "jina-v5-nano", "lfm2", "llama-bpe", "llama-v3", "llama3", "midm-2.0", "pixtral",
+        "tekken",
+    }
+)  # fmt: skip
+"""Kinds of tokenizers that take a word's own token, if there is one, even where merges lead to others. By llama.cpp's
+defaults, their texts begin with the first token."""
+_GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_QWEN_2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS: Mapping[str, Sequence[str]] = {
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "falcon": (r"[\p{P}$+<=>^~|`]+", _GPT_2, "[0-9]{3}"),
+    "seed-coder": (_QWEN_2.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}]+"),),
+    "stablelm2": (_QWEN_2,),
+    **dict.fromkeys(
+        ("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder"), (r"\p{N}", _GPT_2)
+    ),
+}
+"""Kinds of tokenizers to the expressions by which a text is split, one after another, as in their makers' files.
+transformers' reader splits them as GPT-2 does, with other tokens for blanks before digits, for example."""
 YARN = {
     "original_context_length": "original_max_position_embeddings", "attn_factor": "attention_factor",
     "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow",
@@ -75,7 +99,27 @@ def begins_with_token(reader: Any) -> bool:
         return False
     stated = value_of(reader, "tokenizer.ggml.add_bos_token")
     sentencepiece = value_of(reader, "tokenizer.ggml.model") == "llama"
-    return bool(sentencepiece or value_of(reader, "tokenizer.ggml.pre") == "llama-bpe" if stated is None else stated)
+    return bool(sentencepiece or value_of(reader, "tokenizer.ggml.pre") in WHOLE_WORDS if stated is None else stated)
+
+
+def split_as_trained(reader: Any, tokenizer: Any) -> None:
+    """Change the backend of transformers' tokenizer so that it splits texts as the one that was trained."""
+    from tokenizers import Regex, decoders, pre_tokenizers
+
+    kind = value_of(reader, "tokenizer.ggml.pre")
+    if value_of(reader, "tokenizer.ggml.model") == "gpt2":
+        if kind in WHOLE_WORDS:
+            tokenizer.model.ignore_merges = True
+        if kind in SPLITS:
+            splits = [pre_tokenizers.Split(Regex(one), "isolated") for one in SPLITS[kind]]
+            bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytewise])
+    elif value_of(reader, "tokenizer.ggml.add_space_prefix") is False and isinstance(
+        tokenizer.pre_tokenizer, pre_tokenizers.Metaspace
+    ):
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        whole = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        tokenizer.decoder = decoders.Sequence(whole)  # without the step that removes a blank at the beginning
 
 
 def value_of(reader: Any, key: str) -> Any:

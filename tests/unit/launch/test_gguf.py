@@ -1,6 +1,7 @@
 """GGUF files are converted to the model that they were made from."""
 
 import asyncio
+import itertools
 import json
 import struct
 import subprocess
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from launch.conversion.gguf import _read, conversion_note, convert, describe, gguf_of, listing_of, look
+from launch.conversion.gguf_settings import split_as_trained
 from launch.conversion.whisper import Conversions
 from launch.files.detect import misfit
 from launch.proposal.draft import Machine
@@ -71,7 +73,8 @@ def write_gguf(
     words += [
         "ab",
         "<end_of_turn>",
-        *(f"<|unused{number}|>" for number in range(config["vocab_size"] - len(words) - 2)),
+        "abc",
+        *(f"<|unused{number}|>" for number in range(config["vocab_size"] - len(words) - 3)),
     ]
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
@@ -179,6 +182,63 @@ def test_texts_begin_as_in_llama_cpp(pre: str, stated: bool | None, begins: bool
     convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda done, total: None)
     ids = AutoTokenizer.from_pretrained(tmp_path / "out")("ab")["input_ids"]
     assert ids == ([258] if begins else []) + [262]
+
+
+def bytewise(*pieces: str) -> list[tuple[str, tuple[int, int]]]:
+    """The pieces as a tokenizer of bytes gives them, where a blank is a letter of its own."""
+    ends = list(itertools.accumulate(map(len, pieces), initial=0))
+    return [(piece.replace(" ", "Ġ"), place) for piece, place in zip(pieces, itertools.pairwise(ends), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "pieces"),
+    [
+        ("smollm", "a  12", ("a", "  ", "1", "2")),
+        ("starcoder", "a  12", ("a", "  ", "1", "2")),
+        ("gpt-2", "a  12", ("a", " ", " 12")),
+        ("stablelm2", "a.b 12", ("a", ".b", " ", "1", "2")),
+        ("deepseek-coder", "a.b 12", ("a", ".", "b", " ", "1", "2")),
+        ("falcon", "a 12345", ("a", " ", "123", "45")),
+        ("seed-coder", "a.b 12", ("a", ".b", " ", "1", "2")),
+    ],
+)  # fmt: skip
+def test_texts_are_split_as_the_tokenizer_was_trained(
+    pre: str, text: str, pieces: tuple[str, ...], tmp_path: Path
+) -> None:
+    """transformers splits kinds that it does not know as GPT-2 does: 'a', ' ' and ' 12' in the first case."""
+    from transformers import AutoTokenizer
+
+    base = fixtures.write_base(tmp_path / "base")
+    write_gguf(tmp_path / "tiny.gguf", base, more=lambda writer: writer.add_tokenizer_pre(pre))
+    convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda done, total: None)
+    split = AutoTokenizer.from_pretrained(tmp_path / "out").backend_tokenizer.pre_tokenizer
+    assert split.pre_tokenize_str(text) == bytewise(*pieces)
+
+
+@pytest.mark.parametrize(("pre", "tokens"), [("llama-bpe", ["abc"]), ("gpt-2", ["ab", "c"])])
+def test_a_word_with_a_token_of_its_own_is_that_token(pre: str, tokens: list[str], tmp_path: Path) -> None:
+    """Llama 3 has words that no merges lead to, such as 'abc' here."""
+    from transformers import AutoTokenizer
+
+    base = fixtures.write_base(tmp_path / "base")
+    write_gguf(tmp_path / "tiny.gguf", base, more=lambda writer: writer.add_tokenizer_pre(pre))
+    convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda done, total: None)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").tokenize("abc") == tokens
+
+
+@pytest.mark.parametrize(("stated", "tokens"), [(False, ["a"]), (True, ["▁", "a"]), (None, ["▁", "a"])])
+def test_sentences_begin_with_a_blank_unless_the_file_says_no(stated: bool | None, tokens: list[str]) -> None:
+    from transformers import LlamaTokenizer
+
+    metadata: dict[str, Any] = {"model": "llama"} | ({} if stated is None else {"add_space_prefix": stated})
+    fields = {
+        f"tokenizer.ggml.{name}": SimpleNamespace(contents=lambda value=value: value)
+        for name, value in metadata.items()
+    }
+    tokenizer = LlamaTokenizer(vocab={"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4}, merges=[])
+    split_as_trained(SimpleNamespace(fields=fields), tokenizer.backend_tokenizer)
+    assert tokenizer.tokenize("a") == tokens
+    assert tokenizer.decode(tokenizer("a")["input_ids"], skip_special_tokens=True) == "a"
 
 
 def test_positions_that_nothing_here_knows_are_refused(tmp_path: Path) -> None:
