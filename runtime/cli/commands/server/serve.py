@@ -1,11 +1,13 @@
 """`roundhouse serve`: check the settings, then run the server in the foreground."""
 
+import difflib
 import errno
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -93,10 +95,21 @@ def _run(settings: "Settings", as_json: bool) -> int:
                 "warning: LIT_SERVER_API_KEY has no effect here. To require keys, use: roundhouse keys create.",
                 logging.WARNING,
             )
+        for name, meant in misspelt_variables(settings, os.environ):
+            say(f"warning: {name} is no setting and has no effect. Is it meant as {meant}?", logging.WARNING)
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # the settings have them
             os.environ.pop(secret, None)
         _say_start(settings, device, as_json)
         return _run_until_stopped(settings, read, device, taken, _announce(url, as_json))
+
+
+def misspelt_variables(settings: "Settings", variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return variables that are almost one of a setting, each with that one."""
+    prefix = settings.model_config["env_prefix"]
+    known = {name.upper() for name in type(settings).model_fields}
+    others = {variable.removeprefix(prefix) for variable in variables if variable.startswith(prefix)} - known
+    close = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.85) for name in sorted(others)}
+    return [(prefix + name, prefix + meant[0]) for name, meant in close.items() if meant]
 
 
 def _say_start(settings: "Settings", device: "Device", as_json: bool) -> None:
@@ -201,8 +214,8 @@ def _check_access(settings: "Settings") -> None:
 
 
 def _check_versions(settings: "Settings") -> None:
-    """Raise UsageError for a database of a newer version, on which each start would fail."""
-    from contextlib import closing, suppress
+    """Raise UsageError for a database of a newer version, on which each start would fail, RefusedError for one away."""
+    from contextlib import closing
 
     from registry.base.importing import fast_imports
     from registry.errors import Conflict, Unavailable
@@ -228,11 +241,15 @@ def _check_versions(settings: "Settings") -> None:
     ):
         if url.drivername == SQLITE and not Path(url.database or "").is_file():
             continue
-        with suppress(Unavailable), closing(Database(url, schema=within, read_only=True)) as database:
-            try:
+        try:
+            with closing(Database(url, schema=within, read_only=True)) as database:
                 refuse_newer(database, scripts, table)
-            except Conflict as error:
-                raise UsageError(error.message, code=error.code) from None
+        except Conflict as error:
+            raise UsageError(error.message, code=error.code) from None
+        except Unavailable as error:
+            if url.drivername != SQLITE:  # what is wrong with a file is said when it is opened
+                message = f"The server cannot start without its database, {url.render_as_string()}. {error.message}"
+                raise RefusedError(message) from None
 
 
 def _check_oidc(settings: "Settings") -> None:

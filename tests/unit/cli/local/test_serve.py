@@ -24,7 +24,7 @@ from registry.state.tables import VERSION_TABLE as STATE_VERSION
 from registry.storage.database import Database, url_of
 from registry.storage.files import server_id
 from runtime.cli.commands.server.options import options
-from runtime.cli.commands.server.serve import _check_versions, _reachable, _slots, _take_port
+from runtime.cli.commands.server.serve import _check_versions, _reachable, _slots, _take_port, misspelt_variables
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.local import announce, processes
 from runtime.cli.local.announce import sample_requests
@@ -290,6 +290,28 @@ def test_a_wrong_variable_is_named_by_its_option(run: Run, monkeypatch: pytest.M
     result = run("serve")
     assert result.exit_code == 2
     assert "--max-json" in result.stderr
+
+
+def test_a_variable_that_is_almost_a_settings_is_found(tmp_path: Path) -> None:
+    """It had no effect, without a word."""
+    settings = Settings(run_dir=tmp_path)
+    of_kubernetes = {"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "8000", "PORT_8000_TCP_ADDR": "10.0.0.1"}
+    others = {
+        "API_KEY": "k",
+        "URL": "http://here",
+        "OIDC_SECRET": "s",
+        "SLOT_SPIN": "0",
+        "PORT": "8000",
+        **of_kubernetes,
+    }
+    variables = {f"ROUNDHOUSE_{name}": value for name, value in others.items()}
+    assert misspelt_variables(settings, variables) == []
+    wrong = {"ROUNDHOUSE_ALLOWED_HOST": "here.example", "ROUNDHOUSE_DATADIR": "/data", "ROUNDHOUSE_DEVICE_MEM": "1GiB"}
+    assert misspelt_variables(settings, variables | wrong) == [
+        ("ROUNDHOUSE_ALLOWED_HOST", "ROUNDHOUSE_ALLOWED_HOSTS"),
+        ("ROUNDHOUSE_DATADIR", "ROUNDHOUSE_DATA_DIR"),
+        ("ROUNDHOUSE_DEVICE_MEM", "ROUNDHOUSE_DEVICE_MEMORY"),
+    ]
 
 
 def serve(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -716,4 +738,15 @@ def test_a_newer_database_is_refused_before_a_process_starts(tmp_path: Path, fil
     done = serve("--data-dir", str(tmp_path))
     assert done.returncode == 2
     assert f"{file} was written by a newer Roundhouse. Start that version, or restore" in done.stderr
+    assert "Application startup failed" not in done.stderr
+
+
+def test_a_database_that_is_away_is_named_before_a_process_starts(tmp_path: Path) -> None:
+    """A service manager tries again after exit code 1. No log and no answer has the password."""
+    done = serve(
+        "--data-dir", str(tmp_path), "--database", f"postgresql+psycopg://me:secret@127.0.0.1:{free_port()}/none"
+    )
+    assert done.returncode == 1
+    assert "The server cannot start without its database, postgresql+psycopg://me:***@127.0.0.1" in done.stderr
+    assert "secret" not in done.stderr
     assert "Application startup failed" not in done.stderr
