@@ -16,7 +16,6 @@ from launch.proposal.draft import DraftValue, put
 from registry.errors import Unavailable, Unfit
 from registry.recipes.definition import Recipe, Residency
 from registry.recipes.loading import faults_of, load_recipes, parse_recipe
-from registry.state.shared.recipes import RecipeTable, SharedRecipe
 from registry.storage.files import delete_files, unusable, write_text
 
 WIDTH = 110
@@ -223,30 +222,3 @@ def former_version(recipe: Recipe) -> Recipe:
     return recipe.model_copy(
         update={"id": f"{recipe.id}@{recipe.version}", "aliases": (), "adapters": (), "residency": residency}
     )
-
-
-class SharedRecipeStore:
-    """A `RecipeStore` in the database. Reads come from memory."""
-
-    def __init__(self, table: RecipeTable) -> None:
-        self._table = table
-
-    def read(self) -> StoredRecipes:
-        """Read every recipe, and report those that only a newer version can read."""
-        recipes, faults = list[Recipe](), list[str]()
-        for shared in self._table.all():
-            try:
-                recipes.append(parse_recipe(shared.text, f"{shared.model}@{shared.version}.yaml"))
-            except Unfit as unfit:
-                faults += unfit.faults
-        return StoredRecipes(tuple(recipes), tuple(faults))
-
-    def write(self, recipe: Recipe, text: str) -> None:
-        self._table.add(SharedRecipe.of(recipe, text), (recipe.id, *recipe.aliases))
-
-    def text(self, recipe_id: str, version: int) -> str | None:
-        texts = (shared.text for shared in self._table.all() if (shared.model, shared.version) == (recipe_id, version))
-        return next(texts, None)
-
-    def remove(self, recipe_id: str, versions: Iterable[int]) -> None:
-        self._table.remove(recipe_id, versions)

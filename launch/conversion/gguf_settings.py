@@ -9,11 +9,15 @@ words          how a text is split before tokens are formed, for kinds of tokeni
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from registry.base.lazy import LazyModule
 from registry.errors import Unfit
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 NAMES: Mapping[str, Mapping[str, str]] = {
     "gemma2": {

@@ -15,7 +15,7 @@ from batches.service import BatchService
 from batches.store import BatchStore
 from console.state import Console
 from launch.checks.checker import FileChecker
-from launch.recipe_store import RecipeFiles, RecipeStore, SharedRecipeStore, arrange
+from launch.recipe_store import RecipeFiles, RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.recipes.definition import Recipe, Task
 from registry.recipes.loading import Documents
@@ -342,6 +342,8 @@ class _Rooms:
                 "models that were added before this server joined the fleet are out of use: roundhouse fleet import",
                 extra={"models": unused},
             )
+        from launch.shared_recipes import SharedRecipeStore
+
         return SharedRecipeStore(self.state.recipes)
 
     async def _fleet_tables(self) -> "FleetTables | None":

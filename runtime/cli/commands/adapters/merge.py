@@ -134,7 +134,7 @@ def _state(settings: "Settings") -> "Iterator[tuple[State, RecipeStore]]":
             yield state, RecipeFiles(folder / "recipes")
         return
     from fleet.membership.members import schema_of
-    from launch.recipe_store import SharedRecipeStore
+    from launch.shared_recipes import SharedRecipeStore
     from registry.state.shared.opening import open_shared
 
     if url is None or not is_remote(url):

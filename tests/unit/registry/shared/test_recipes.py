@@ -2,7 +2,8 @@
 
 import pytest
 
-from launch.recipe_store import SharedRecipeStore, checked_text, recipe_text
+from launch.recipe_store import checked_text, recipe_text
+from launch.shared_recipes import SharedRecipeStore
 from registry.errors import Conflict
 from registry.recipes.definition import Recipe
 from registry.state.shared.recipes import SharedRecipe
