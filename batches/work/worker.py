@@ -132,6 +132,10 @@ class BatchWorker:
         """Stop claiming lines, because the server is about to stop."""
         self._is_stopping = True
 
+    def stop_lines(self) -> None:
+        """Stop running lines, so that they wait again."""
+        self._stop(list(self._running))
+
     async def drain(self, seconds: float) -> None:
         """Stop claiming, and wait until no line runs, for at most `seconds`."""
         self.stop_claiming()
@@ -155,7 +159,7 @@ class BatchWorker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-        self._stop(list(self._running))
+        self.stop_lines()
         until = time.monotonic() + CLOSE_SECONDS
         while self._running and (left := until - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left)
@@ -230,7 +234,7 @@ class BatchWorker:
         self._beat_at = time.monotonic() + BEAT_SECONDS
         if not await self._store.write(lambda tables: tables.runners.beat(epoch)):
             log.warning("another server took over this server's lines", extra={"lines": len(self._running)})
-            self._stop(list(self._running))
+            self.stop_lines()
             self._epoch = None
             self.wake()
             return False

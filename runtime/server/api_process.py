@@ -71,6 +71,8 @@ class ApiProcess:
     def _cut_off(self) -> None:
         """End the requests whose time is over, so that they get an error before uvicorn closes their connections."""
         self._shutdown.drained()
+        if self._batches is not None:
+            self._batches.stop_lines()  # first, so that none counts as a failed attempt
         self.gateway().cut_off()
 
     def _remaining(self) -> RemainingWork:
