@@ -228,11 +228,14 @@ document.addEventListener("changed", () => {
   }
 });
 
-document.getElementById("sign-in")?.addEventListener("submit", (event) => {
-  event.preventDefault();
-  const form = event.target;
-  attempt(said(), async () => {
-    await ask("POST", "sign-in", { key: form.elements.key.value.trim() });
-    location.assign(form.dataset.next);
+const signIn = document.getElementById("sign-in");
+if (signIn) {
+  signIn.addEventListener("submit", (event) => {
+    event.preventDefault();
+    attempt(said(), async () => {
+      await ask("POST", "sign-in", { key: signIn.elements.key.value.trim() });
+      location.assign(signIn.dataset.next);
+    });
   });
-});
+  signIn.querySelector("button").disabled = false; // until now, the browser would submit the form itself, with the key in the address
+}

@@ -465,6 +465,23 @@ async def test_while_the_server_is_down_the_table_stays_and_is_marked_as_old(con
             await page.wait_for_selector("#dot:not(.off)")
 
 
+async def test_a_key_entered_before_the_pages_script_runs_is_not_in_the_address(console: Console, browser: Any) -> None:
+    """The browser would submit the form by itself, with the key in the address and in the history."""
+    admin = key("ops", *SCOPES)
+    answers: dict[str, Any] = {"static/act.js": lambda route: route.abort()}
+    async with console(admin) as displayed, looking(browser, displayed, answers) as page:
+        await page.goto("sign-in?next=models")
+        await page.fill("[name=key]", admin[0])
+        await page.press("[name=key]", "Enter")
+        await page.wait_for_timeout(300)
+        assert admin[0] not in page.url
+        del answers["static/act.js"]
+        await page.reload()
+        await page.fill("[name=key]", admin[0])
+        await page.click("#sign-in button")
+        await page.wait_for_url("**/models")
+
+
 async def test_a_session_that_ended_on_another_server_leads_to_sign_in(console: Console, browser: Any) -> None:
     admin = key("ops", *SCOPES)
     async with console(admin) as displayed, looking(browser, displayed) as page:
