@@ -67,7 +67,7 @@ class AdapterService:
         """Digests whose files are here. Replaced when one is added or removed."""
         self._undeleted = set[str]()
         """Digests that the state has forgotten, but whose files could not be deleted."""
-        self._strangers = frozenset[str]()
+        self._unknown = frozenset[str]()
         """Digests that the state has never seen, as last logged."""
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
         # Held by commits and collections, so that no digest is collected between its storing and its registration.
@@ -267,17 +267,17 @@ class AdapterService:
         """
         table = self._state.adapters
         digests = table.garbage(self.store.digests())
-        strangers = frozenset(digests) - set(table.garbage()) - self._undeleted
-        if len(strangers) < 2 or self._state.recipes is not None:
+        unknown = frozenset(digests) - set(table.garbage()) - self._undeleted
+        if len(unknown) < 2 or self._state.recipes is not None:
             return digests
-        if strangers != self._strangers:
-            self._strangers = strangers
+        if unknown != self._unknown:
+            self._unknown = unknown
             log.error(
                 "the store has adapters that the state does not know: it was lost, or is in another database "
                 "(--database). Their files are kept. If nothing needs them, delete their folders",
-                extra={"store": str(self.store.root), "adapters": len(strangers)},
+                extra={"store": str(self.store.root), "adapters": len(unknown)},
             )
-        return [digest for digest in digests if digest not in strangers]
+        return [digest for digest in digests if digest not in unknown]
 
     def unused(self) -> frozenset[str]:
         """Return stored digests that no name refers to any more."""

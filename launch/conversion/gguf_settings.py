@@ -52,14 +52,13 @@ WHOLE_WORDS = frozenset(
 """Kinds of tokenizers that take a word's own token, if there is one, even where merges lead to others. By llama.cpp's
 defaults, their texts begin with the first token."""
 _GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-_QWEN_2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+"
+_BLANKS = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS: Mapping[str, Sequence[str]] = {
     "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
     "falcon": (r"[\p{P}$+<=>^~|`]+", _GPT_2, "[0-9]{3}"),
-    "seed-coder": (_QWEN_2.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}]+"),),
-    "stablelm2": (_QWEN_2,),
+    "seed-coder": (_WORDS + _BLANKS,),
+    "stablelm2": (_WORDS + r"[\r\n]*" + _BLANKS,),
     **dict.fromkeys(
         ("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder"), (r"\p{N}", _GPT_2)
     ),

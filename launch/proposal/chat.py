@@ -116,7 +116,7 @@ def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
     return str(inner.get("quant_method") or "unknown").lower(), str(inner.get("format") or "")
 
 
-def packed_bits(config: Mapping[str, Any]) -> set[int]:
+def _packed_bits(config: Mapping[str, Any]) -> set[int]:
     """Return the bits of weights that are packed into larger integers; empty if there are none, or if unknown."""
     inner = _quantization(config) or {}
     groups = inner.get("config_groups")
@@ -152,7 +152,7 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
                 code="quantization_not_here",
                 param="source",
             )
-        if other := packed_bits(config) - {4}:
+        if other := _packed_bits(config) - {4}:
             raise Unfit(
                 f"Its weights are quantized as {description} with {max(other)} bits, and a CPU unpacks only 4. Add one "
                 "with 4 bits, or with 8 as compressed-tensors, int-quantized, or the original.",

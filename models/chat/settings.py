@@ -49,7 +49,7 @@ and stores those of another request, or fails, which ends the engine.
 """
 
 
-def caches_prefixes(config: Mapping[str, Any]) -> bool:
+def _caches_prefixes(config: Mapping[str, Any]) -> bool:
     """Return whether prefixes can be cached on a CPU."""
     kinds = config.get("layer_types") or config.get("layers_block_type") or ["mamba"]
     return _architecture(config) not in MAMBA_2 or set(kinds) == {"attention"}
@@ -162,7 +162,7 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
         name = str(fault.args[0])
         holds = [flag for flag, value in recipe.engine.flags.items() if name.lower() in str(value).lower()]
         refuse(f"it does not know '{name}', in {' or '.join(holds) or 'one of them'}; write a name that it knows.")
-    if device == "cpu" and not caches_prefixes(read_object(path / "config.json")):
+    if device == "cpu" and not _caches_prefixes(read_object(path / "config.json")):
         parsed.enable_prefix_caching = False
     if wrong := _video_fault(parsed.media_io_kwargs):
         refuse(wrong)

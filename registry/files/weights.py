@@ -23,6 +23,20 @@ LENGTH_BYTES, LONGEST = 8, 100_000_000
 """Bytes of the length field, and of the longest header that the library accepts."""
 METADATA = "__metadata__"
 
+BITS: dict[str, int] = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I64": 64, "I32": 32,
+    "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+}  # fmt: skip
+"""Bits per value, by dtype of the safetensors format."""
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+"""Dtypes that an engine casts to its compute dtype; all others stay as in the file."""
+NARROW = frozenset({"I8", "F8_E4M3", "F8_E5M2"})
+"""Dtypes whose values mean nothing without a scale."""
+NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "norm", "conv")
+
+# CTranslate2's numbers for float32, int8, int16, int32, float16 and bfloat16.
+_CT2_KINDS = {0: "F32", 1: "I8", 2: "I16", 3: "I32", 4: "F16", 5: "BF16"}
+
 
 class TensorHeader(msgspec.Struct):
     """dtype: as in the format, such as BF16."""
@@ -60,21 +74,6 @@ def read_tensor_headers(file: Path) -> dict[str, TensorHeader]:
     if position != size - length:
         raise ValueError(f"its tensors have {position} bytes and the file {size - length}: it is truncated")
     return tensors
-
-
-BITS: dict[str, int] = {
-    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I64": 64, "I32": 32,
-    "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
-}  # fmt: skip
-"""Bits per value, by dtype of the safetensors format."""
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""Dtypes that an engine casts to its compute dtype; all others stay as in the file."""
-NARROW = frozenset({"I8", "F8_E4M3", "F8_E5M2"})
-"""Dtypes whose values mean nothing without a scale."""
-NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "norm", "conv")
-
-# CTranslate2's numbers for float32, int8, int16, int32, float16 and bfloat16.
-_CT2_KINDS = {0: "F32", 1: "I8", 2: "I16", 3: "I32", 4: "F16", 5: "BF16"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,13 +276,13 @@ class RouterContentStore:
         """
         keep, gone = ({self._folder(digest).name for digest in digests} for digests in (used, removed))
         unused = [folder for folder in self.folder.glob("*") if folder.name not in keep]
-        strangers = [folder for folder in unused if folder.name not in gone and not folder.name.startswith(".")]
-        if len(strangers) < 2 or is_shared:
-            strangers = []
+        unknown = [folder for folder in unused if folder.name not in gone and not folder.name.startswith(".")]
+        if len(unknown) < 2 or is_shared:
+            unknown = []
         for folder in unused:
-            if folder not in strangers:
+            if folder not in unknown:
                 shutil.rmtree(folder, ignore_errors=True)
-        return len(strangers)
+        return len(unknown)
 
     def _folder(self, digest: str) -> Path:
         return self.folder / digest.replace(":", "-")

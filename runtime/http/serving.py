@@ -185,7 +185,8 @@ def _attempt(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts
     """One attempt at the request's current target, here or at another server."""
     if gateway.is_relayed(request.chosen):
         return _relayed(gateway, request)
-    return (_parts if request.context.line is None else _line_parts)(gateway, request, parsed)
+    answer = _parts if request.context.line is None else _line_parts
+    return answer(gateway, request, parsed)
 
 
 async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:

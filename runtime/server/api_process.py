@@ -61,6 +61,7 @@ class ApiProcess:
     def _closing(self) -> None:
         """End or announce what would outlast the closing of the port."""
         services, loop = self.gateway().services, asyncio.get_running_loop()
+        # woken, because a signal handler calls this while the loop may sleep
         loop.call_soon_threadsafe(loop.call_later, self._settings.drain_seconds, self._cut_off)
         services.console.live.close()
         if services.fleet is not None:

@@ -96,7 +96,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
                 logging.WARNING,
             )
         for name, meant in misspelt_variables(settings, os.environ):
-            say(f"warning: {name} is no setting and has no effect. Is it meant as {meant}?", logging.WARNING)
+            say(f"warning: {name} is not a setting and has no effect. Did you mean {meant}?", logging.WARNING)
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # the settings have them
             os.environ.pop(secret, None)
         _say_start(settings, device, as_json)
