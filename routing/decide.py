@@ -20,7 +20,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from registry.base.wording import quoted
-from registry.errors import Forbidden, Unavailable
+from registry.errors import BadRequest, Forbidden, Unavailable
 from routing.decision import UNKNOWN_TARGET, Decision, Facts, Features, TargetFacts, Vector
 from routing.routers.content import Router
 
@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 
 NO_ROUTE_RETRY = 10.0
 """Seconds after which a target may be available."""
+NOT_INSIDE, NO_IMAGES, NO_TOOLS = "not on this machine", "does not accept images", "does not call tools"
+"""Reasons why a target cannot answer that do not pass with time."""
 TOP = 3
 """Number of intents whose probabilities a decision includes."""
 
 
 def decide(features: Features, router: Router, facts: Facts) -> Decision:
-    """Return the decision. Raises no_route if no target can answer, Forbidden if none is allowed."""
+    """Return the decision.
+
+    Raises no_route if no target can answer now, BadRequest if none ever can, and Forbidden if none is allowed.
+    """
     return _Deciding(features, router, facts).decision()
 
 
@@ -96,6 +101,15 @@ class _Deciding:
             )
         if not self.candidates:
             reasons = "; ".join(f"{name}: {why}" for name, why in why_not.items())
+            whys = {*why_not.values()}
+            if whys & {NO_TOOLS, NO_IMAGES} and whys <= {NO_TOOLS, NO_IMAGES, NOT_INSIDE}:  # no target is only away
+                what = "'tools'" if NO_TOOLS in whys else "images"
+                raise BadRequest(
+                    f"No target of router '{self.spec.id}' takes {what}: leave them out, or name another model. "
+                    f"{reasons}.",
+                    code="unsupported_value",
+                    param="tools" if NO_TOOLS in whys else None,
+                )
             raise Unavailable(
                 f"No target of router '{self.spec.id}' may answer this request. {reasons}.",
                 code="no_route",
@@ -191,11 +205,11 @@ def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool)
         if not target.usable:
             why_not[name] = target.why_not
         elif inside and not target.is_local:
-            why_not[name] = "not on this machine"
+            why_not[name] = NOT_INSIDE
         elif features.images and not target.takes_images:
-            why_not[name] = "does not accept images"
+            why_not[name] = NO_IMAGES
         elif features.tools and not target.calls_tools:
-            why_not[name] = "does not call tools"
+            why_not[name] = NO_TOOLS
         else:
             candidates.append(name)
     return candidates, why_not

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from registry.errors import Forbidden, Unavailable
+from registry.errors import BadRequest, Forbidden, Unavailable
 from registry.recipes.router import RouterSpec, RouterTarget
 from routing.decide import decide
 from routing.decision import Facts, Features, TargetFacts
@@ -359,9 +359,29 @@ def test_a_request_with_tools_goes_to_a_target_that_calls_them() -> None:
     assert (chosen.target, chosen.saw["not:small"]) == ("big", "does not call tools")
 
 
+@pytest.mark.parametrize(
+    ("features", "away", "param"),
+    [
+        (Features(tools=True), {"calls_tools": False}, "tools"),
+        (Features(images=True), {}, None),
+        (Features(images=True, tools=True), {"takes_images": True, "calls_tools": False}, "tools"),
+    ],
+)
+def test_what_no_target_ever_takes_is_the_clients_fault(
+    features: Features, away: dict[str, bool], param: str | None
+) -> None:
+    """It was a 503 with Retry-After, so that clients repeated it for ever."""
+    unable = dict.fromkeys(("small", "big"), TargetFacts(calls_tools=False))
+    with pytest.raises(BadRequest, match=r"No target of router 'r' takes .*: leave them out") as refused:
+        decide(features, router(), facts(**unable, away=TargetFacts(**away)))
+    assert (refused.value.code, refused.value.param) == ("unsupported_value", param)
+    with pytest.raises(Unavailable, match="away: model_unavailable"):  # it may answer later
+        decide(features, router(), facts(**unable, away=TargetFacts(False, "model_unavailable")))
+
+
 def test_a_target_that_the_key_may_not_use_is_not_revealed() -> None:
     made, hidden = router(), TargetFacts(False, "model_not_allowed", is_allowed=False)
-    with pytest.raises(Unavailable, match="small: does not accept images") as refused:
+    with pytest.raises(BadRequest, match="small: does not accept images") as refused:
         decide(Features(images=True), made, facts(away=hidden))
     assert "away" not in refused.value.message
     ruled = router(rules=[{"name": "r", "to": ["away"]}])
