@@ -128,7 +128,7 @@ class Metrics:
     )
     team_tokens = _counter(
         "roundhouse_team_tokens",
-        "Tokens by team, class and kind (prompt, cached, completion), of all attempts.",
+        "Tokens by team, class and kind (prompt, cached, completion), of all attempts and routers' embeddings.",
         ["team", "service_class", "kind"],
     )
     team_cost = _counter(

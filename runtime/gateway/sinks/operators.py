@@ -151,8 +151,7 @@ class RequestMetrics:
 
 def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
     """Yield a request's id, and its trace id if it was sampled."""
-    left, trace = EXEMPLAR, record.trace
-    parent = trace.headers.get("traceparent", "") if trace else ""
+    left, parent = EXEMPLAR, _traceparent(record)
     labels = {"request_id": record.context.id}
     if parent and int(parent[-2:], 16) & 1:
         labels = {"trace_id": parent[3:35], **labels}
@@ -160,6 +159,11 @@ def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
         left -= len(name) + len(value)
         if left >= 0:
             yield name, value
+
+
+def _traceparent(record: RequestRecord) -> str:
+    """Return the `traceparent` of a request's span; '' without traces."""
+    return record.trace.headers.get("traceparent", "") if record.trace else ""
 
 
 def outcome(record: RequestRecord) -> str:
@@ -191,7 +195,10 @@ class TeamMetrics:
         """Count an attempt's usage and cost. The request itself is counted at its end."""
         metrics, context = self._metrics, record.context
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
-        for kind, count in record.tokens().items():
+        counts = record.tokens()
+        if record.routing_tokens:
+            counts["prompt"] = counts.get("prompt", 0) + record.routing_tokens
+        for kind, count in counts.items():
             metrics.of(metrics.team_tokens, team, class_, kind).inc(count)
         if record.cost:
             metrics.of(metrics.team_cost, team).inc(record.cost / MILLION)
@@ -224,6 +231,7 @@ class RequestLog:
         target, usage, seconds = record.target, record.usage, record.seconds
         fields = {
             "request_id": record.context.id,
+            "trace_id": _traceparent(record)[3:35] or None,
             "team": record.context.caller.team,
             "endpoint": record.endpoint,
             "model": target.model if target else None,

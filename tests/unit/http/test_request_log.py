@@ -33,8 +33,8 @@ class Terminal(io.StringIO):
         return True
 
 
-async def log_lines(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = ANSWER) -> list[str]:
-    gateway = FakeGateway(folder, sinks=[RequestLog()])
+async def log_lines(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = ANSWER, **more: Any) -> list[str]:
+    gateway = FakeGateway(folder, sinks=[RequestLog()], **more)
     gateway.links["chat"].script = lambda _: script
     displayed = handler(stream)
     log.addHandler(displayed)
@@ -58,6 +58,7 @@ async def test_a_line_of_json_describes_each_request(tmp_path: Path) -> None:
     assert (done["model"], done["status"], done["end"]) == ("chat", 200, "done")
     assert (done["prompt_tokens"], done["completion_tokens"]) == (7, 3)
     assert 0 <= done["queue_seconds"] <= done["seconds"]
+    assert "trace_id" not in done
     assert (refused["level"], refused["status"], refused["code"]) == ("info", 404, "model_not_found")
     assert "completion_tokens" not in refused
 

@@ -1,6 +1,7 @@
 """The spans of a request: their times, their parents, and the texts that they never contain."""
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed
 from routing.providers import upstream
 from runtime.gateway.local.lease import LocalLease
+from runtime.gateway.sinks.operators import RequestLog
 from runtime.gateway.tracing.spans import Spans, operation
 from runtime.http.guard.layers import layers
 from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
@@ -75,6 +77,15 @@ def numbers(span: ReadableSpan) -> str:
 
 def reported(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
+
+
+async def test_a_requests_line_in_the_log_names_its_trace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gateway = FakeGateway(tmp_path, tracing=ExportedSpans().tracing, sinks=[RequestLog()])
+    caplog.set_level(logging.INFO, "roundhouse.requests")
+    with scripted(gateway, *REPORTED):
+        await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01"})
+    [line] = [vars(record) for record in caplog.records if record.message == "request ended"]
+    assert line["trace_id"] == TRACE
 
 
 async def test_a_request_is_a_span_that_contains_its_stages(tmp_path: Path) -> None:

@@ -107,6 +107,15 @@ async def test_five_hundred_registered_adapters_are_bounded(tmp_path: Path) -> N
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
 
+def test_a_teams_tokens_include_the_embedding_that_chose_its_target() -> None:
+    """The ledger charges them, too."""
+    metrics, one = Metrics(), record(0)
+    TeamMetrics(metrics).take(replace(one, routing_tokens=5))
+    [family] = metrics.team_tokens.collect()
+    counts = {s.labels["kind"]: s.value for s in family.samples if s.name.endswith("_total")}
+    assert counts["prompt"] == one.usage.prompt_tokens + 5
+
+
 async def test_buckets_have_exemplars_in_open_metrics(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
     RequestMetrics(gateway.metrics).take(record(7))
