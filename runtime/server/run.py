@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -273,6 +274,7 @@ def run(
     """
     os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
     logs.configure(settings.log_level)
+    _keep_sockets_in(settings.run_dir)
     _forks_die_with(os.getpid())
     raise_file_limit()
     starter = SlotStarter()
@@ -307,6 +309,12 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     kind = None if not record.exc_info else record.exc_info[0]
     manager_ended = kind is not None and issubclass(kind, EOFError | ConnectionError | FileNotFoundError)
     return not (manager_ended and record.msg == "Monitoring worker crashed")
+
+
+def _keep_sockets_in(run_dir: Path) -> None:
+    """Put the sockets of LitServe's manager into the run folder, which the next start removes after a kill."""
+    config: dict[str, Any] = vars(multiprocessing.process.current_process())["_config"]
+    config["tempdir"] = str(run_dir)
 
 
 def _forks_die_with(main: int) -> None:

@@ -20,6 +20,7 @@ from pydantic import ByteSize, TypeAdapter
 
 from docs.tables.cli import parameters, walk
 from registry.recipes.definition import QueueSpec
+from runtime.cli.local.data_dir import DataDir
 from runtime.cli.main import app
 from runtime.config.settings import Settings
 from runtime.gateway.metrics import Metrics
@@ -78,9 +79,14 @@ def test_hadolint_accepts_the_containerfile() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_a_containers_health_check_asks_its_own_server_despite_a_proxy(status: int, healthy: bool) -> None:
-    """Docker passes its proxy settings to containers, but the proxy cannot reach a container's loopback."""
+@pytest.mark.parametrize(("status", "healthy", "by_file"), [(200, True, True), (503, False, True), (200, True, False)])
+def test_a_containers_health_check_asks_its_own_server_despite_a_proxy(
+    tmp_path: Path, status: int, healthy: bool, by_file: bool
+) -> None:
+    """Docker passes its proxy settings to containers, but the proxy cannot reach a container's loopback.
+
+    The port is that of --port, which the server writes into its data directory, or else of the variable.
+    """
     requested: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -95,8 +101,14 @@ def test_a_containers_health_check_asks_its_own_server_despite_a_proxy(status: i
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         (command,) = re.findall(r"^    CMD (\[.+\])$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
-        _, *words = json.loads(command.replace("8000", str(server.server_port)))
-        environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+        _, *words = json.loads(command)
+        port = "9" if by_file else str(server.server_port)
+        environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "no_proxy": "", "ROUNDHOUSE_PORT": port}
+        environment["ROUNDHOUSE_DATA_DIR"] = str(tmp_path)
+        if by_file:
+            with DataDir(tmp_path, f"http://127.0.0.1:{server.server_port}"):
+                shutil.copy(tmp_path / "server.json", tmp_path / "kept")
+            (tmp_path / "kept").rename(tmp_path / "server.json")
         done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
         server.shutdown()
     assert (done.returncode == 0, requested) == (healthy, ["/health/ready"]), done.stderr

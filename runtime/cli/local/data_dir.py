@@ -49,7 +49,7 @@ def make_run_dir() -> Path:
         if (
             parent
             and os.access(parent, os.W_OK)
-            and len(parent) + len("/roundhouse-12345678/slot-63.sock") < SOCKET_PATH_LIMIT
+            and len(parent) + len("/roundhouse-12345678/listener-12345678") < SOCKET_PATH_LIMIT
         ):
             return Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir=parent))
     raise RefusedError(

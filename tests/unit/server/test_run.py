@@ -50,23 +50,29 @@ def test_imported_objects_are_frozen_before_the_fork(tmp_path: Path) -> None:
 
 
 MANAGER = """
-import multiprocessing, os, time
+import multiprocessing, os, sys, time
 from runtime.server import run as server
 
 if __name__ == "__main__":
     multiprocessing.set_start_method("forkserver")
     server._forks_die_with(os.getpid())
+    server._keep_sockets_in(sys.argv[1])
     manager = multiprocessing.Manager()  # as LitServe makes its own
     print(manager._process.pid, flush=True)
     time.sleep(600)
 """
 
 
-def test_the_manager_ends_with_a_killed_server_with_any_start_method() -> None:
-    """Since Python 3.14 a fork server starts the manager, which would outlive our server."""
-    with subprocess.Popen([sys.executable, "-c", MANAGER], stdout=subprocess.PIPE, text=True) as server:
+def test_the_manager_ends_with_a_killed_server_with_any_start_method(tmp_path: Path) -> None:
+    """Since Python 3.14 a fork server starts the manager, which would outlive our server.
+
+    Its socket is in the run folder, which the next start removes.
+    """
+    command = [sys.executable, "-c", MANAGER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         manager = psutil.Process(int(server.stdout.readline()))
+        assert [path.name[:9] for path in tmp_path.iterdir()] == ["listener-"]
         server.kill()
         try:
             eventually(lambda: not manager.is_running() or manager.status() == psutil.STATUS_ZOMBIE)
