@@ -106,7 +106,9 @@ class ProviderModel(Strict):
         default=False,
         description="treat an answer under another model's name as an error instead of adding a warning header",
     )
-    segments: bool = Field(default=True, description="transcribe: whether it answers in `verbose_json`, with segments")
+    segments: bool = Field(
+        default=True, description="transcribe: whether it answers in `verbose_json`, with segments, as subtitles need"
+    )
     texts: bool = Field(
         default=False,
         description="rerank: whether it takes `texts` instead of `documents`, like Text Embeddings Inference",

@@ -11,6 +11,7 @@ import msgspec
 
 from models import sse
 from models.messages import Chunk, EmbedRequest, Event, Message, ResponseEnd, ResponseStart, Usage
+from registry.base.json import NOT_JSON
 from registry.base.lazy import import_in_thread
 from registry.errors import BadRequest, ProviderFailed
 from registry.recipes.definition import Task
@@ -245,6 +246,11 @@ class ProviderCall:
             if faults.is_error(data):
                 raise ErrorEvent(data)
             raise BadAnswer(f"answered with an object without {name}")
+        if name == "choices":
+            try:
+                msgspec.json.decode(content, type=list[dict[str, msgspec.Raw]])
+            except NOT_JSON:
+                raise BadAnswer("answered with choices that are no list of objects") from None
         return data, parts
 
     def _counted(self, reported: Usage, text_bytes: int = 0) -> Usage:

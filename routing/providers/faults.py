@@ -19,6 +19,7 @@ request, such as invalid_prompt, it counts as a 400.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -73,6 +74,8 @@ REFUSED = frozenset(
     ]
 )
 """Words of errors in a 200 that blame the request, as in the Responses API."""
+_SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
+"""A duration in the JSON of Google's APIs."""
 QUOTED = 300
 """Most characters of a provider's own message that are passed on."""
 
@@ -174,6 +177,7 @@ def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str])
     status = _status(status, words)
     quote = f" It said: {words.message[:QUOTED]}" if words.message else ""
     after, again = retry_after(headers), headers.get("x-should-retry", "").lower() != "false"
+    after = _retry_delay(body) if after is None else after
     if (status == 402 and after is None) or words.names & MONEY:
         return ProviderFailed(
             f"Provider '{provider}' has no credit left for this server.{quote}", code="provider_no_credit", counts=False
@@ -200,6 +204,20 @@ def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str])
             f"Provider '{provider}' answered with a redirect, which is not followed.", code="provider_answer"
         )
     return ProviderFailed(f"Provider '{provider}' failed {where}.{quote}", retry_after=after, again=again)
+
+
+def _retry_delay(body: bytes) -> float | None:
+    """Return the seconds that Google's RetryInfo names in an error's details, such as "34.07s". It sends no header."""
+    try:
+        content = msgspec.json.decode(body)
+    except NOT_JSON:
+        return None
+    content = content[0] if isinstance(content, list) and content else content
+    error = content.get("error") if isinstance(content, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    delays = [_named(detail, "retryDelay") for detail in details] if isinstance(details, list) else []
+    matches = (_SECONDS.fullmatch(delay) for delay in delays if delay)
+    return next((float(match[1]) for match in matches if match), None)
 
 
 def bad_answer(provider: str, what: str) -> ProviderFailed:

@@ -7,7 +7,7 @@ serve ─ parse ─ choose ─ admit ─ _parts ─ render ─ _events ─ lease
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from console.texts import Transcript
 from models.messages import EmbedResult, Event, ResponseStart
 from models.tasks import TASKS, Call, task_of
 from registry.errors import BadRequest, EngineFailed, LimitExceeded, RoundhouseError
+from routing.providers.faults import bad_answer
 from runtime.gateway.backend import LoadProgress, RelayedAnswer
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
@@ -196,7 +197,7 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     warned: dict[str, str] = {}
     head, is_whole, rest = None, False, b""
     events = _events(gateway, request, warned)
-    async with aclosing(events), aclosing(parsed.render(request.chosen, events)) as parts:
+    async with aclosing(events), aclosing(_rendered(parsed, request.chosen, events)) as parts:
         async for part in parts:
             if isinstance(part, Head):
                 head = part
@@ -265,7 +266,7 @@ async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest)
     target = request.chosen
     head, body = None, bytearray()
     events = _events(gateway, request, {})
-    rendered = parsed.render(target, events)
+    rendered = _rendered(parsed, target, events)
     if target.routed is not None:
         rendered = with_model_used(request, rendered)
     async with aclosing(events), aclosing(rendered) as parts:
@@ -284,6 +285,21 @@ async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest)
     await gateway.flush()
     yield head
     yield bytes(body)
+
+
+def _rendered(parsed: ParsedRequest, target: Target, events: AsyncIterator[Event]) -> Parts:
+    """The answer in its dialect. What cannot be translated from a provider is the provider's fault, not an engine's."""
+    parts = parsed.render(target, events)
+    return _blamed(target.provider, parts) if target.provider else parts
+
+
+async def _blamed(provider: str, parts: Parts) -> Parts:
+    async with aclosing(parts):
+        try:
+            async for part in parts:
+                yield part
+        except EngineFailed as error:
+            raise bad_answer(provider, f"gave no valid answer: {error.message.rstrip('.')}") from error
 
 
 def _answer_line(context: RequestContext, parts: Sequence[Part]) -> None:

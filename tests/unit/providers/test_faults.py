@@ -41,6 +41,18 @@ async def test_an_answer_that_fails_has_one_status_and_code(tmp_path: Path, name
             assert rig.fake.sent_bytes < 64 * 2**20
 
 
+async def test_googles_delay_becomes_retry_after(tmp_path: Path) -> None:
+    """Google sends no header, but the delay among the details of its error."""
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.074824224s"}
+    details = [{"@type": "type.googleapis.com/google.rpc.Help", "links": []}, info]
+    error = {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED", "details": details}
+    body = json.dumps([{"error": error}]).encode()
+    async with rigged(tmp_path, lambda seen: Play([body], status=429)) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (429, "provider_busy")
+        assert found.headers["retry-after"] == "35"
+
+
 @pytest.mark.parametrize("name", FIRST)
 async def test_a_stream_that_fails_before_its_first_word_has_a_status(tmp_path: Path, name: str) -> None:
     play, status, code = FIRST[name]

@@ -368,6 +368,29 @@ async def test_ollamas_errors_name_what_a_providers_document_lacks(tmp_path: Pat
         assert "does not support tools: `abilities` in its provider's document lacks tools. Leave 'tools'" in found.text
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": "none"},
+        {"choices": [7]},
+        {"choices": [{"message": {"content": 7}}]},
+        {"choices": [{"message": {"content": "a"}, "finish_reason": "network_error"}]},
+    ],
+)
+async def test_an_answer_that_cannot_be_translated_is_the_providers_fault(
+    tmp_path: Path, answer: dict[str, Any]
+) -> None:
+    """It was a 500 engine_failed, so that operators searched on the wrong server."""
+    play = Play([json.dumps(answer).encode()])
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        for path, member in (("/api/chat", "error"), ("/v2/chat", "message")):
+            body = {"model": "there/big", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+            found = await rig.http.post(path, json=body)
+            assert (found.status_code, [*found.json()]) == (502, [member])
+            assert found.json()[member].startswith("Provider 'there' ")
+            assert rig.gateway.records.all[-1].code == "provider_answer"
+
+
 async def test_errors_keep_the_clients_dialect(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: traces.error(503, "overloaded_error")) as rig, rig.anthropic() as client:
         with pytest.raises(anthropic.InternalServerError) as refused:

@@ -301,6 +301,34 @@ async def test_a_transcription_is_passed_on(tmp_path: Path) -> None:
         assert rig.gateway.records.all[-1].usage.audio_seconds == 1.5
 
 
+@pytest.mark.parametrize(
+    ("has_times", "answer", "status", "code"),
+    [
+        (True, {"segments": [{"start": 0.5, "end": 1.5, "text": "two words"}]}, 200, None),
+        (True, {"duration": 1.5}, 502, "provider_answer"),
+        (False, {}, 400, "unsupported_value"),
+    ],
+)
+async def test_subtitles_have_the_providers_times_or_none(
+    tmp_path: Path, has_times: bool, answer: dict[str, Any], status: int, code: str | None
+) -> None:
+    """Without them, the whole text was one cue from 0 to 0."""
+    models = [{"name": "transcribe", "task": "transcribe", "segments": has_times}]
+    play = Play([json.dumps({"text": "two words", **answer}).encode()])
+    async with rigged(tmp_path, lambda seen: play, models=models) as rig:
+        form = {"model": "there/transcribe", "response_format": "srt"}
+        found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
+        assert found.status_code == status, found.text
+        if code is None:
+            assert found.text == "1\n00:00:00,500 --> 00:00:01,500\ntwo words\n\n"
+        else:
+            assert found.json()["error"]["code"] == code
+        silent = Play([b'{"text": ""}'])
+        rig.fake.script = lambda seen: silent
+        found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
+        assert (found.status_code, found.content) == ((200, b"") if has_times else (400, found.content))
+
+
 NULLS = dict.fromkeys(["tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob", "seek"])
 TIMED = [{"word": " two", "start": 0.0, "end": 0.7, "probability": 0.9}, {"word": " words", "start": 0.7, "end": 1.5}]
 
