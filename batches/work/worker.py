@@ -417,8 +417,10 @@ class BatchWorker:
         except (RoundhouseError, OSError) as error:  # the file cannot be read now
             log.warning("a line of a batch could not be read", extra={"batch": attempt.batch.id, "cause": str(error)})
             attempt.answer(Unavailable.status, b"")
-        except Exception:  # last resort: the line is retried
+        except Exception:  # last resort: the line runs again, after a pause because it may break each time
             log.exception("a line of a batch broke", extra={"request_id": attempt.request})
+            if not attempt.has_rider:
+                attempt.answer(Unavailable.status, b"", ends.LONGEST_REFUSED)
         await self._see_to_end(attempt, room)
 
     async def _see_to_end(self, attempt: LineAttempt, room: str) -> None:

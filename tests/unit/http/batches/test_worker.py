@@ -18,6 +18,7 @@ from batches.runners import RunnerTable
 from batches.store import BatchStore
 from batches.work import ends, forecast, forecaster, policy, worker
 from batches.work.policy import LostWork
+from batches.work.running import LineAttempt
 from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.catalog import ResolvedName
 from registry.errors import EngineFailed, Unauthorized, Unavailable
@@ -780,3 +781,26 @@ async def test_a_line_that_is_stopped_before_it_begins_waits_again(
     await bench.open()
     batch = await bench.until_final()
     assert batch.counts == LineCounts(3, 3, 0)
+
+
+async def test_a_line_that_breaks_the_worker_pauses_before_it_runs_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(attempt: LineAttempt) -> None:
+        runs.append(attempt.line.custom_id)
+        raise KeyError
+
+    runs = list[str]()
+    monkeypatch.setattr(ends, "LONGEST_REFUSED", 30.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.worker, "_run_line", broken)
+        await bench.create([body("a")])
+        async with asyncio.timeout(PATIENCE):
+            while not runs or bench.worker.running:
+                await asyncio.sleep(0.01)
+        bench.worker.wake()
+        await asyncio.sleep(0.1)
+        assert runs == ["id-0"]
+    bench.shift = 31.0
+    bench.worker.wake()
+    assert (await bench.until_final()).counts == LineCounts(1, 1)
