@@ -104,7 +104,10 @@ def renew(authority: Path, folder: Path, days: int = SERVER_DAYS) -> ServerCerti
 
 
 def read(folder: Path) -> ServerCertificate:
-    """Read the server's certificate in a folder. Raises NotFound, Conflict if it is damaged or names no server."""
+    """Read the server's certificate in a folder.
+
+    Raises NotFound, Conflict if it is unreadable, damaged or names no server.
+    """
     file = folder / SERVER
     try:
         facts = _facts(x509.load_pem_x509_certificate(file.read_bytes()))
@@ -112,6 +115,8 @@ def read(folder: Path) -> ServerCertificate:
         raise NotFound(
             f"There is no certificate {file}. Make one: roundhouse fleet ca issue NAME --out {folder}."
         ) from None
+    except OSError as error:
+        raise Conflict(f"The certificate {file} cannot be read: {error.strerror}.") from None
     except ValueError:
         raise Conflict(f"The certificate {file} is damaged. Make a new one: roundhouse fleet ca issue NAME.") from None
     except (x509.ExtensionNotFound, IndexError):

@@ -36,7 +36,7 @@ HANDSHAKE_SECONDS = 60.0
 class FleetTls:
     """One server's TLS contexts, from its folder (`fleet.certificates`).
 
-    Raises NotFound if there is no certificate, Conflict if the files do not match.
+    Raises NotFound if there is no certificate, Conflict if the files cannot be read or do not match.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,6 +89,8 @@ class FleetTls:
             raise NotFound(f"{self._folder} lacks {AUTHORITY} or {SERVER}: roundhouse fleet ca issue.") from None
         except ssl.SSLError as error:
             raise Conflict(f"The certificate in {self._folder} cannot be used: {error.reason}.") from None
+        except OSError as error:
+            raise Conflict(f"The files in {self._folder} cannot be read: {error.strerror}.") from None
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         """Return a value that changes whenever a file is replaced."""

@@ -149,6 +149,17 @@ async def test_a_key_in_a_separate_file_is_used(authority: Path) -> None:
         listening.refresh()
 
 
+@pytest.mark.parametrize("name", [AUTHORITY, SERVER, SERVER_KEY])
+def test_a_renewed_file_that_cannot_be_read_is_refused(authority: Path, name: str) -> None:
+    """Any other error would end the server's membership (`Fleet._stay`)."""
+    folder = server(authority, "node-1")
+    tls = FleetTls(folder)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()  # tests may run as root, which can read all files
+    with pytest.raises(Conflict, match="cannot be read: Is a directory"):
+        tls.refresh()
+
+
 def test_the_validity_of_a_certificate_is_read(authority: Path) -> None:
     certificate = read(server(authority, "node-1"))
     assert certificate.name == "node-1"
