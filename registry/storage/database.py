@@ -210,6 +210,8 @@ def translate_errors() -> Iterator[None]:
         yield
     except sqlite3.Error as error:  # raised by connections without SQLAlchemy
         raise _unavailable(error) from error
+    except sa.exc.TimeoutError as error:  # all connections are in use, as when the database hangs
+        raise _unavailable(None) from error
     except DBAPIError as error:
         unreachable = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or error.connection_invalidated
         if unreachable or _code(error.orig) in _DAMAGED:

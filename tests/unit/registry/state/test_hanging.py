@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,6 +62,21 @@ def test_a_connection_to_a_stopped_process_is_given_up(
                 assert asking.execute(sa.select(1)).scalar_one() == 1
         finally:
             os.kill(pid, signal.SIGCONT)
+
+
+def test_a_call_that_gets_no_connection_finds_the_database_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind many calls to a database that hangs."""
+    with closing(Database(url_of(f"sqlite:///{tmp_path / 'state.db'}"))) as database, ExitStack() as others:
+        pool = database.engine.pool
+        assert isinstance(pool, sa.QueuePool)
+        for _ in range(pool.size() + pool._max_overflow):
+            others.enter_context(database.read())
+        monkeypatch.setattr(pool, "_timeout", 0.01)
+        with pytest.raises(Unavailable) as error, database.read():
+            pass
+        assert error.value.retry_after
 
 
 def test_connections_to_a_read_only_server_are_replaced(postgres_url: str) -> None:
