@@ -15,6 +15,7 @@ from models.sources.fetching import Answer, FetchDone, FetchFailed, FetchProgres
 from models.sources.resolve import Fetched
 from models.text.missing_config import collect_missing_weights
 from registry.base.importing import TRAINING, fast_imports
+from registry.base.json import read_object
 from registry.errors import RoundhouseError
 from registry.storage.files import is_full, sync_all
 
@@ -67,6 +68,10 @@ def _convert_whisper(folder: Path, out: Path) -> FetchFailed | None:
     """Convert a Whisper, or return why its weights cannot be used."""
     if not any(folder.glob("*.safetensors")):
         return FetchFailed(422, "bad_weights", f"{folder} has no weights as safetensors, and pickles are never read.")
+    if "quantization_config" in read_object(folder / "config.json"):
+        return FetchFailed(
+            422, "quantized", f"{folder} is quantized, and its scales would be left out: add the original."
+        )
     with fast_imports(*TRAINING):
         from ctranslate2.converters import TransformersConverter
         from transformers import WhisperForConditionalGeneration, WhisperTokenizerFast  # noqa: F401

@@ -73,16 +73,15 @@ def detect(listing: Listing) -> Detection:
         return detection
     _refuse_without_weights(listing)
     config = listing.json("config.json")
-    quantized = isinstance(config.get("quantization_config"), dict)
-    if detection := _sentence_transformers(listing):
-        if quantized:
-            raise Unfit(
-                f"{listing.where} is quantized, which sentence-transformers does not run here: add the original.",
-                code="quantized",
-                param="source",
-            )
-        return detection
-    return _by_architecture(listing, config)
+    detection = _sentence_transformers(listing) or _by_architecture(listing, config)
+    if detection.task is not Task.CHAT and isinstance(config.get("quantization_config"), dict):
+        # converted or read without its scales, it would answer, but wrongly
+        raise Unfit(
+            f"{listing.where} is quantized, and only quantized chat models are served: add the original.",
+            code="quantized",
+            param="source",
+        )
+    return detection
 
 
 # --- files that are not a model --------------------------------------------------------------------------------------

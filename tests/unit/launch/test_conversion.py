@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,14 @@ def test_missing_weights_are_not_replaced_by_random_ones(checkpoint: Path, tmp_p
     assert isinstance(answer, FetchFailed)
     assert (answer.status, answer.code) == (422, "bad_weights")
     assert re.search(r"lacks \d+ of a Whisper's weights, such as model\.", answer.message)
+
+
+def test_a_quantized_checkpoint_is_not_converted_without_its_scales(checkpoint: Path, tmp_path: Path) -> None:
+    """The converter reads only the weights, so the result would write other text."""
+    folder = tmp_path / "quantized"
+    shutil.copytree(checkpoint, folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": {"quant_method": "fp8"}}))
+    answer = _convert(folder, tmp_path / "converted", lambda come, whole: None)
+    assert isinstance(answer, FetchFailed)
+    assert answer.code == "quantized"

@@ -117,6 +117,11 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"config.json": WHISPER}, {**WEIGHTS, "merges.txt": 9}, "bad_config", "has no tokenizer"),
         ({"config.json": {"architectures": ["BertModel"], "quantization_config": {}}, "modules.json": POOLED}, WEIGHTS,
          "quantized", "add the original"),
+        ({"config.json": {**WHISPER, "quantization_config": {"quant_method": "compressed-tensors"}}},
+         {**WEIGHTS, "tokenizer.json": 9}, "quantized", "add the original"),  # was converted without its scales
+        ({"config.json": {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1,
+                          "quantization_config": {"quant_method": "awq"}}}, WEIGHTS, "quantized", "add the original"),
+        ({"config.json": {"architectures": ["BertModel"], "quantization_config": {}}}, WEIGHTS, "quantized", "add"),
         ({"config.json": {"architectures": ["BertForMaskedLM"]}}, WEIGHTS, "is_masked_lm", "masked"),
         ({"config.json": {"architectures": ["BertForTokenClassification"]}}, WEIGHTS, "unknown_architecture",
          "models that are served write text"),
