@@ -6,6 +6,7 @@ from launch.proposal.families import FAMILIES, family_of, has_parser
 from registry.recipes.validation import PARSER_TABLES, parsers
 from tests.unit.launch.public.templates import (
     BEGINS,
+    FUNCTIONS,
     HISTORY,
     JSON,
     KEYS,
@@ -60,6 +61,15 @@ from tests.unit.launch.public.templates import (
         ("stepfun-ai/Step-3.5-Flash", "Step3p5ForCausalLM", TOOLS, "step3p5", "step3p5"),
         ("stepfun-ai/step3", "Step3VLForConditionalGeneration", TOOLS, "step3", "step3"),
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "NemotronHForCausalLM", XML, "qwen3_coder", "nemotron_v3"),
+        ("deepseek-ai/DeepSeek-V4.1", "DeepseekV41ForCausalLM", "", "deepseek_v41", "deepseek_v41"),
+        ("deepseek-ai/DeepSeek-V4", "DeepseekV4ForCausalLM", "", "deepseek_v4", "deepseek_v4"),
+        ("moonshotai/Kimi-K3", "KimiK3ForConditionalGeneration", "", "kimi_k3", "kimi_k3"),
+        ("tencent/Hy3", "HYV3ForCausalLM", TOOLS, "hy_v3", "hy_v3"),
+        ("poolside/Laguna-XS", "LagunaForCausalLM", TOOLS, "poolside_v1", "poolside_v1"),
+        ("inclusionAI/Ling-3.0", "BailingMoeV3ForCausalLM", KEYS, "ling3", "ling3"),
+        ("inclusionAI/Ling-2.0", "BailingMoeV2ForCausalLM", JSON, "hermes", ""),
+        ("MiniMaxAI/MiniMax-M3", "MiniMaxM3SparseForConditionalGeneration", TOOLS, "minimax_m3", "minimax_m3"),
+        ("openbmb/MiniCPM5-1B", "LlamaForCausalLM", FUNCTIONS + MAY_THINK, "minicpm5", "qwen3"),
     ],
 )
 def test_the_parsers_of_public_models(name: str, architecture: str, template: str, tools: str, reasoning: str) -> None:
