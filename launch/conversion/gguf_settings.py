@@ -54,11 +54,28 @@ defaults, their texts begin with the first token."""
 _GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+"
 _BLANKS = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CASED = (
+    r"[[\p{Lu}\p{Ll}\p{Lt}]&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C88}\x{2D00}-\x{2D2D}\x{A790}-\x{A7FA}"
+    r"\x{AB30}-\x{AB68}\x{10570}-\x{105BC}\x{16E40}-\x{1DF1E}]]"
+)
+"""Letters with a case, except those that DeepSeek LLM's tokenizer does not count among them."""
+_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 SPLITS: Mapping[str, Sequence[str]] = {
     "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "deepseek-llm": (
+        r"[\r\n]",
+        rf"\s?{_CASED}+",
+        r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+        r"\s+$",
+        "[一-龥ࠀ-一가-퟿]+",
+        r"\p{N}+",
+    ),
     "falcon": (r"[\p{P}$+<=>^~|`]+", _GPT_2, "[0-9]{3}"),
     "seed-coder": (_WORDS + _BLANKS,),
     "stablelm2": (_WORDS + r"[\r\n]*" + _BLANKS,),
+    "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+    "viking": (_BLOOM, r"\p{N}"),
+    **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), (_BLOOM,)),
     **dict.fromkeys(
         ("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder"), (r"\p{N}", _GPT_2)
     ),

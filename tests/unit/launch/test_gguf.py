@@ -198,7 +198,11 @@ def bytewise(*pieces: str) -> list[tuple[str, tuple[int, int]]]:
         ("gpt-2", "a  12", ("a", " ", " 12")),
         ("stablelm2", "a.b 12", ("a", ".b", " ", "1", "2")),
         ("deepseek-coder", "a.b 12", ("a", ".", "b", " ", "1", "2")),
+        ("deepseek-llm", "a.b 12 c  ", ("a", ".", "b", " ", "12", " c", "  ")),
         ("falcon", "a 12345", ("a", " ", "123", "45")),
+        ("superbpe", "a b 12345", ("a b ", "12", "345")),
+        ("viking", "a b, 12", ("a", " b", ",", " ", "1", "2")),
+        ("poro-chat", "a b, 12", ("a", " b", ",", " 12")),
         ("seed-coder", "a.b 12", ("a", ".b", " ", "1", "2")),
     ],
 )  # fmt: skip
