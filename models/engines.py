@@ -24,7 +24,7 @@ class EngineRow:
     """An engine. Bytes are measured unless stated otherwise."""
 
     factories: Mapping[Task, str]
-    """Task to `module:class` of a `models.protocol.Engine`."""
+    """Task to `module:callable` that makes a `models.protocol.Engine`."""
     prewarm: str
     """`module:function` of a callable that takes `hurried` (see `prewarm`)."""
     distributions: tuple[str, ...]
@@ -56,8 +56,8 @@ ENGINES: Mapping[str, EngineRow] = {
     ),
     "sentence-transformers": EngineRow(
         factories={
-            Task.EMBED: "models.text.embeddings:EmbeddingEngine",
-            Task.RERANK: "models.text.rerank:RerankingEngine",
+            Task.EMBED: "models.text.embeddings:engine",
+            Task.RERANK: "models.text.rerank:engine",
         },
         prewarm="models.text.loading:prewarm",
         distributions=("sentence-transformers",),
@@ -68,7 +68,7 @@ ENGINES: Mapping[str, EngineRow] = {
         niceness=10,
     ),
     "faster-whisper": EngineRow(
-        factories={Task.TRANSCRIBE: "models.speech.engine:WhisperEngine"},
+        factories={Task.TRANSCRIBE: "models.speech.engine:engine"},
         prewarm="models.speech.engine:prewarm",
         distributions=("faster-whisper",),
         # CPU: CTranslate2 behind faster-whisper 1.2.1, 217 to 228 MiB after the load, 529 to 533 with word times,

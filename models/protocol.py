@@ -15,9 +15,9 @@ Every method raises only errors of `registry.errors`: a client's fault as BadReq
 EngineFailed. Library errors are mapped by type here. A cancelled call never leaves an engine half-changed.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from models.messages import (
     AdapterRef,
@@ -39,6 +39,7 @@ from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 
 Report = Callable[[Progress], None]
+M_co = TypeVar("M_co", covariant=True)
 
 
 class Engine(Protocol):
@@ -122,15 +123,24 @@ class ChatEngine(Engine, Protocol):
         ...
 
 
-class EmbedEngine(Engine, Protocol):
+class ModelEngine(Engine, Protocol[M_co]):
+    """An engine whose loaded model answers requests."""
+
+    @property
+    def model(self) -> M_co:
+        """The model while it is loaded and awake, otherwise EngineFailed."""
+        ...
+
+
+class EmbedModel(Protocol):
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]: ...
 
 
-class RerankEngine(Engine, Protocol):
+class RerankModel(Protocol):
     async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]: ...
 
 
-class TranscribeEngine(Engine, Protocol):
-    def transcribe(self, request: TranscribeRequest) -> AsyncIterator[TranscriptInfo | Segment | Usage]:
+class TranscribeModel(Protocol):
+    def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
         """Yield TranscriptInfo, then Segments, with Usage in between and at the end."""
         ...

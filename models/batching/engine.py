@@ -1,13 +1,19 @@
-"""Base of engines that batch across requests: life, batcher, sleep, heartbeat."""
+"""The engine of models that answer in batches across requests: embeddings, reranking and speech."""
 
-import asyncio
-from typing import Generic
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from models.batching.plan import P
-from models.batching.worker import Batcher, BatchLimits, R
-from models.lifecycle import Lifecycle, Sleepable
-from models.messages import MemoryFootprint
+from models.batching.worker import Batcher, BatchLimits
+from models.flags import check_flags
+from models.lifecycle import Lifecycle, LoadPhases, Sleepable
+from models.messages import LoadResult, MemoryFootprint
+from models.protocol import Report
 from registry.recipes.definition import Recipe
+
+M = TypeVar("M")
 
 
 def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:
@@ -21,24 +27,40 @@ def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:
     )
 
 
-class BatchedEngine(Generic[P, R]):
-    """Base of embedding, rerank and speech engines: items of P, results of R.
+@dataclass(slots=True)
+class Loaded(Generic[M]):
+    """A loaded model."""
 
-    A subclass loads and works; its load sets `_batcher`, and `_sleeper` if its weights can move. See `models.protocol`
-    for what each method does in each state.
-    """
+    model: M
+    """Answers requests, with methods that only its task knows."""
+    batcher: Batcher[Any, Any]
+    sleeper: Sleepable
+    result: LoadResult
 
-    def __init__(self, what: str) -> None:
-        self._lifecycle = Lifecycle(what)
-        self._batcher: Batcher[P, R] | None = None
-        self._sleeper: Sleepable | None = None
 
-    def _let_go(self) -> None:
-        """Drop all references to the model, and what it started. Runs at each close."""
-        raise NotImplementedError
+Load = Callable[[Recipe, Path, str, LoadPhases, AsyncExitStack], Awaitable[Loaded[M]]]
+"""Loads a model onto a device. The stack gets what ends the model, also if the load fails."""
 
-    def _free(self) -> None:
-        """Give the model's memory back, in a thread, once no reference is left."""
+
+class BatchedEngine(Generic[M]):
+    """See `models.protocol` for what each method does in each state. what: the engine's name in errors."""
+
+    def __init__(self, what: str, load: Load[M]) -> None:
+        self._lifecycle, self._load, self._ending = Lifecycle(what), load, AsyncExitStack()
+        self._loaded: Loaded[M] | None = None
+
+    @property
+    def model(self) -> M:
+        """The model while it is loaded and awake, otherwise EngineFailed."""
+        self._lifecycle.check()
+        assert self._loaded is not None
+        return self._loaded.model
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
+        async with self._lifecycle.loading(recipe, report, self.close) as phases:
+            check_flags(recipe)
+            loaded = self._loaded = await self._load(recipe, path, device, phases, self._ending)
+        return loaded.result
 
     async def sleep(self) -> MemoryFootprint:
         return await self._lifecycle.sleep(self._sleeper)
@@ -46,17 +68,16 @@ class BatchedEngine(Generic[P, R]):
     async def wake(self) -> MemoryFootprint:
         return await self._lifecycle.wake(self._sleeper)
 
+    @property
+    def _sleeper(self) -> Sleepable | None:
+        return None if self._loaded is None else self._loaded.sleeper
+
     async def ping(self) -> None:
         self._lifecycle.check_alive()
-        assert self._batcher is not None
-        await self._batcher.ping()
+        assert self._loaded is not None
+        await self._loaded.batcher.ping()
 
     async def close(self) -> None:
         self._lifecycle.close()
-        batcher, self._batcher = self._batcher, None
-        self._sleeper = None
-        self._let_go()
-        if batcher is not None:
-            await asyncio.to_thread(batcher.close)
-            del batcher  # it refers to the model
-            await asyncio.to_thread(self._free)
+        self._loaded = None
+        await self._ending.aclose()

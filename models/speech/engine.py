@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +11,12 @@ import numpy as np
 import psutil
 
 from models import nvml
-from models.batching.engine import BatchedEngine, limits_of
+from models.batching.engine import BatchedEngine, Loaded, limits_of
 from models.batching.worker import Batcher
 from models.estimate import estimate
-from models.flags import check_flags
+from models.lifecycle import LoadPhases
 from models.messages import LoadResult, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.process_control import is_out_of_memory
-from models.protocol import Report
 from models.speech.audio import Decoders, Recording
 from models.speech.decoder import RATE
 from models.speech.libraries import keep, one_thread_for_numpy, send_no_telemetry, widest_vectors
@@ -36,75 +35,80 @@ STEP_SECONDS = 2.0
 VAD_THRESHOLD = 0.5
 
 
-class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
-    """A loaded speech model. See `models.protocol` for each state."""
+def engine(bounds: Bounds = USUAL) -> "BatchedEngine[Transcriber]":
+    return BatchedEngine("speech", partial(load, bounds))
 
-    def __init__(self, bounds: Bounds = USUAL) -> None:
-        super().__init__("speech")
-        self._model: SpeechModel | None = None
-        self._decoders = Decoders(bounds)
-        self._vad, self._threshold = True, VAD_THRESHOLD
-        self._running = 0
-        self._most = 0
 
-    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
-        async with self._lifecycle.loading(recipe, report, self.close) as phases:
-            check_flags(recipe)
-            flags = recipe.engine.flags
-            with phases.phase("importing", 0.0, "faster-whisper"):
-                await asyncio.to_thread(self._decoders.warm)
-                await asyncio.to_thread(import_library)
-                if device == "cpu":
-                    keep()
-                await asyncio.to_thread(one_thread_for_numpy)
-            before = psutil.Process().memory_info().rss
-            with phases.phase("weights", 0.3):
-                # Whisper's encoder has 1,500 positions, enough work for all cores even with small weights
-                threads = int(str(flags.get("threads", cores())))
-                self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, threads)
-            with phases.phase("warming", 0.7):
-                limits = limits_of(recipe, STEP_SECONDS)
-                # Whisper computes a window with all its padding, however much of it is sound
-                limits.tokens, limits.least = max(limits.tokens, recipe.window.padded), recipe.window.padded
-                self._most = limits.waiting
-                limits.waiting *= 2  # a recording waits with its windows, and with one that is retried
-                examine = examination(self._model, device)
-                self._batcher = Batcher("speech", self._model.run, limits, examine=examine)
-                self._batcher.start()
-                silence = np.zeros(RATE, dtype=np.float32)
-                voices = VoiceDetector(VAD_THRESHOLD, recipe.window.seconds * RATE)
-                await asyncio.gather(
-                    asyncio.to_thread(self._model.warm), asyncio.to_thread(voices.add, silence, final=True)
-                )
-            self._vad = bool(flags.get("vad", True))
-            self._threshold = float(str(flags.get("vad_threshold", VAD_THRESHOLD)))
-            weights = read_weights(path).bytes
-        guess = estimate_memory(recipe, path) if device != "cpu" else 0
-        sleeper = SpeechSleeper(self._model, path, device, partial(measure_memory, device), guess, weights, before)
-        resident_bytes = sleeper.resident_bytes()
-        self._sleeper = sleeper
-        return LoadResult(
-            resident_bytes=resident_bytes,
-            weights_bytes=weights,
-            host_bytes=sleeper.host_bytes(),
-            asleep=sleeper.expected(),
-            seconds=phases.seconds,
-        )
+async def load(
+    bounds: Bounds, recipe: Recipe, path: Path, device: str, phases: LoadPhases, ending: AsyncExitStack
+) -> "Loaded[Transcriber]":
+    """See `models.batching.engine.Load`."""
+    decoders = Decoders(bounds)
+    ending.callback(decoders.close)
+    flags = recipe.engine.flags
+    with phases.phase("importing", 0.0, "faster-whisper"):
+        await asyncio.to_thread(decoders.warm)
+        await asyncio.to_thread(import_library)
+        if device == "cpu":
+            keep()
+        await asyncio.to_thread(one_thread_for_numpy)
+    before = psutil.Process().memory_info().rss
+    with phases.phase("weights", 0.3):
+        # Whisper's encoder has 1,500 positions, enough work for all cores even with small weights
+        threads = int(str(flags.get("threads", cores())))
+        model = await asyncio.to_thread(SpeechModel, recipe, path, device, threads)
+    with phases.phase("warming", 0.7):
+        limits = limits_of(recipe, STEP_SECONDS)
+        # Whisper computes a window with all its padding, however much of it is sound
+        limits.tokens, limits.least = max(limits.tokens, recipe.window.padded), recipe.window.padded
+        most = limits.waiting
+        limits.waiting *= 2  # a recording waits with its windows, and with one that is retried
+        batcher = Batcher("speech", model.run, limits, examine=examination(model, device))
+        batcher.start()
+        ending.push_async_callback(asyncio.to_thread, batcher.close)
+        silence = np.zeros(RATE, dtype=np.float32)
+        voices = VoiceDetector(VAD_THRESHOLD, recipe.window.seconds * RATE)
+        await asyncio.gather(asyncio.to_thread(model.warm), asyncio.to_thread(voices.add, silence, final=True))
+    weights = read_weights(path).bytes
+    guess = estimate_memory(recipe, path) if device != "cpu" else 0
+    sleeper = SpeechSleeper(model, path, device, partial(measure_memory, device), guess, weights, before)
+    result = LoadResult(
+        resident_bytes=sleeper.resident_bytes(),
+        weights_bytes=weights,
+        host_bytes=sleeper.host_bytes(),
+        asleep=sleeper.expected(),
+        seconds=phases.seconds,
+    )
+    return Loaded(Transcriber(model, batcher, decoders, flags, most), batcher, sleeper, result)
+
+
+class Transcriber:
+    """Transcribes recordings with a loaded speech model, at most `most` at a time."""
+
+    def __init__(
+        self,
+        model: SpeechModel,
+        batcher: Batcher[WindowRequest, WindowResult],
+        decoders: Decoders,
+        flags: Mapping[str, object],
+        most: int,
+    ) -> None:
+        self.model, self.batcher, self.decoders, self._most = model, batcher, decoders, most
+        self._vad = bool(flags.get("vad", True))
+        self._threshold = float(str(flags.get("vad_threshold", VAD_THRESHOLD)))
+        self.running = 0
 
     async def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
         """Transcribe a recording. Closing the iterator ends the decoder and drops waiting windows."""
-        self._lifecycle.check()
-        assert self._model is not None
-        assert self._batcher is not None
-        self._model.check(request.language, request.task, words=request.word_timestamps)
-        if self._running >= self._most:
-            raise QueueFull(f"{self._running} recordings are being transcribed.", retry_after=5.0)
+        self.model.check(request.language, request.task, words=request.word_timestamps)
+        if self.running >= self._most:
+            raise QueueFull(f"{self.running} recordings are being transcribed.", retry_after=5.0)
         vad = self._vad if request.vad is None else request.vad
-        self._running += 1
+        self.running += 1
         try:
             with await self._open(request) as recording:
                 threshold = self._threshold if vad else None
-                run = TranscriptionRun(self._model, self._batcher, request, recording, threshold)
+                run = TranscriptionRun(self.model, self.batcher, request, recording, threshold)
                 async with aclosing(run.events()) as events:
                     async for event in events:
                         yield event
@@ -113,20 +117,16 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
         except Exception as error:  # libraries may raise anything, which becomes one structured error
             raise EngineFailed(f"The transcription failed: {type(error).__name__}: {error}") from error
         finally:
-            self._running -= 1
+            self.running -= 1
 
     async def _open(self, request: TranscribeRequest) -> Recording:
         """Open a recording in a thread, and close it if the request was cancelled meanwhile."""
-        opening = asyncio.ensure_future(asyncio.to_thread(self._decoders.open, request.path, request.max_seconds))
+        opening = asyncio.ensure_future(asyncio.to_thread(self.decoders.open, request.path, request.max_seconds))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(close_opened)
             raise
-
-    def _let_go(self) -> None:
-        self._model = None
-        self._decoders.close()
 
 
 def close_opened(opening: asyncio.Future[Recording]) -> None:

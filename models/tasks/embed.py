@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from models.messages import EmbedRequest
-from models.protocol import EmbedEngine
+from models.protocol import EmbedModel, ModelEngine
 from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, run_whole, text_size
 from registry.bounds import Bounds
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
 
 
-async def _run(engine: EmbedEngine, request: EmbedRequest, emit: EmitEvent) -> None:
-    await run_whole(engine.embed(request), emit)
+async def _run(engine: ModelEngine[EmbedModel], request: EmbedRequest, emit: EmitEvent) -> None:
+    await run_whole(engine.model.embed(request), emit)
 
 
 def _demand(call: EmbedRequest, context: int, _audio_seconds: float) -> Demand:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from models.messages import RerankRequest
-from models.protocol import RerankEngine
+from models.protocol import ModelEngine, RerankModel
 from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, run_whole, text_size
 from models.text.pairs import LEAST_ROOM, OVERLAP
 from registry.bounds import Bounds
@@ -11,8 +11,8 @@ from registry.errors import BadRequest
 from registry.recipes.definition import Task
 
 
-async def _run(engine: RerankEngine, request: RerankRequest, emit: EmitEvent) -> None:
-    await run_whole(engine.rerank(request), emit)
+async def _run(engine: ModelEngine[RerankModel], request: RerankRequest, emit: EmitEvent) -> None:
+    await run_whole(engine.model.rerank(request), emit)
 
 
 def _demand(call: RerankRequest, context: int, _audio_seconds: float) -> Demand:

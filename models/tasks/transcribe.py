@@ -2,19 +2,18 @@
 
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, cast
 
 from models.messages import ResponseEnd, TranscribeRequest, Usage
-from models.protocol import TranscribeEngine
+from models.protocol import ModelEngine, TranscribeModel
 from models.speech.length import seconds_of
 from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, WorkRates
 from registry.recipes.definition import Task
 
 
-async def _run(engine: TranscribeEngine, request: TranscribeRequest, emit: EmitEvent) -> None:
-    parts, usage = engine.transcribe(request), Usage()
+async def _run(engine: ModelEngine[TranscribeModel], request: TranscribeRequest, emit: EmitEvent) -> None:
+    usage = Usage()
     try:
-        async with aclosing(cast(Any, parts)):
+        async with aclosing(engine.model.transcribe(request)) as parts:
             async for part in parts:
                 if isinstance(part, Usage):
                     usage = part

@@ -1,4 +1,4 @@
-"""The embedding engine: a SentenceTransformer's vectors."""
+"""Embeddings: a SentenceTransformer's vectors."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
+from models.batching.worker import Batcher
 from models.messages import EmbedRequest, EmbedResult, Usage
 from models.text.bert import of_embedder
 from models.text.encoder import Encoder
-from models.text.engine import TextEngine
+from models.text.engine import load
 from models.text.half import is_exact, open_settled
 from models.text.heads import PoolingHead, Row
 from models.text.loading import context_of, leaves_padding, packs, run_apart, vocabulary_of
@@ -34,51 +36,46 @@ LIKE_ALONE, LIKE_ALONE_16_BIT = 0.99999, 0.998
 """Least cosine between an input's vectors in a padded step and alone; below it, inputs run in separate steps."""
 
 
-class EmbeddingEngine(TextEngine[Row]):
-    """A loaded embedding model. See `models.protocol` for what each method does in each state."""
+def engine() -> "BatchedEngine[EmbeddingModel]":
+    return BatchedEngine("embedding", partial(load, EmbeddingModel, "embed"))
 
-    def __init__(self) -> None:
-        super().__init__("embedding", "embed")
-        self._encoder: Encoder[Row] | None = None
-        self._prompts: dict[str, str] = {}
-        self._default: str | None = None
-        self._skips_prompt = False
-        """Whether the pooling omits prompts."""
-        self._truncates = False
-        self._sizes: frozenset[int] = frozenset()
-        self._dimensions = 0
 
-    def _open(self, library: Any, recipe: Recipe, path: Path) -> Any:
-        return open_settled(recipe, path, self._device, library.SentenceTransformer, _long_answer, _is_like)
+class EmbeddingModel:
+    """A loaded embedding model, a `models.text.engine.TextModel`."""
 
-    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Encoder[Row], Any]:
-        expected = _library_answer(model, PROBE)  # before Tokens, which sets truncation
-        tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
-        bert = of_embedder(model, self._device) if packs(recipe) else None
-        self._encoder = encoder = Encoder(model, tokens, self._device, PoolingHead(model), bert)
-        if leaves_padding(recipe, self._device) and not encoder.packed:
+    batcher: Batcher[Ids, Row]
+
+    def __init__(self, recipe: Recipe, opened: Any, device: str) -> None:
+        self._expected = _library_answer(opened, PROBE)  # before Tokens, which sets truncation
+        tokens = Tokens(opened.tokenizer, vocabulary_of(opened), context_of(recipe, opened))
+        bert = of_embedder(opened, device) if packs(recipe) else None
+        self.encoder = Encoder(opened, tokens, device, PoolingHead(opened), bert)
+        if leaves_padding(recipe, device) and not self.encoder.packed:
             inputs = tokens.inputs([*PROBE, LONG_PROBE], "", truncate=True)
-            encoder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(model)))
-        self._prompts, self._default = dict(model.prompts), model.default_prompt_name
-        self._skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
+            self.encoder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(opened)))
+        self._prompts, self._default = dict[str, str](opened.prompts), opened.default_prompt_name
+        self._skips_prompt = any(getattr(module, "include_prompt", True) is False for module in opened)
+        """Whether the pooling omits prompts."""
         self._truncates = recipe.truncate
         self._sizes = frozenset(map(_whole, _listed(recipe.engine.flags.get("matryoshka_dimensions", []))))
-        return encoder, expected
+        self._dimensions = 0
 
-    async def _check(self, expected: Any, *, single: bool) -> None:
+    @staticmethod
+    def open_files(library: Any, recipe: Recipe, path: Path, device: str) -> Any:
+        return open_settled(recipe, path, device, library.SentenceTransformer, _long_answer, _is_like)
+
+    async def check(self, *, single: bool) -> None:
         """Also refuses sizes of vectors that the model does not have. Models that need more than token ids differ."""
-        alone = np.concatenate([await self._known([text]) for text in PROBE])
+        alone = np.concatenate([await self.known([text]) for text in PROBE])
         self._dimensions = int(alone.shape[1])
-        if not _is_same(alone, expected, single=single):
+        if not _is_same(alone, self._expected, single=single):
             raise EngineFailed("this model does not embed plain text by its token ids: it cannot be served here")
-        if not _are_alike(await self._known(), alone, single=single):
-            assert self._batcher is not None
-            run_apart(self._batcher.limits)
+        if not _are_alike(await self.known(), alone, single=single):
+            run_apart(self.batcher.limits)
         if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
             raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
 
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
-        self._lifecycle.check()
         if request.dimensions is not None and request.dimensions not in self._sizes | {self._dimensions}:
             smaller = sorted(self._sizes - {self._dimensions})
             raise BadRequest(
@@ -99,8 +96,6 @@ class EmbeddingEngine(TextEngine[Row]):
 
     async def _vectors(self, request: EmbedRequest) -> tuple[Any, Sequence[Ids], int]:
         """Return the vectors, the inputs as tokens, and the number of inputs in the step that computed them."""
-        if self._encoder is None or self._batcher is None:
-            raise EngineFailed("the engine is not loaded")
         if not request.inputs:
             raise BadRequest("'input' is empty: send at least one text or token list.", param="input")
         prompt = self._prompt(request.prompt_name, request.prompt_fallbacks)
@@ -110,15 +105,14 @@ class EmbeddingEngine(TextEngine[Row]):
         else:
             longest = max(map(len, request.inputs))
             inputs = await while_awaited(lambda going: self._tokenised(request, prompt, going), longest)
-        answers = await self._batcher.submit([Item(i, len(given.ids), given) for i, given in enumerate(inputs)])
+        answers = await self.batcher.submit([Item(i, len(given.ids), given) for i, given in enumerate(inputs)])
         if len(inputs) * self._dimensions <= INLINE * 16:
             return _finish(answers.results, request.dimensions, request.normalize), inputs, answers.batch
         vectors = await asyncio.to_thread(_finish, answers.results, request.dimensions, request.normalize)
         return vectors, inputs, answers.batch
 
     def _tokenised(self, request: EmbedRequest, prompt: str, going: Going = always) -> Sequence[Ids]:
-        assert self._encoder is not None
-        tokens = self._encoder.tokens
+        tokens = self.encoder.tokens
         length = 0
         if prompt and self._skips_prompt:
             length = len(tokens.template.before) + len(tokens.plain([prompt])[0])
@@ -128,11 +122,10 @@ class EmbeddingEngine(TextEngine[Row]):
 
     def _cut_warning(self, inputs: Sequence[Ids]) -> str:
         """Return a warning about inputs that were cut; '' if none was."""
-        assert self._encoder is not None
         cut = [index for index, given in enumerate(inputs) if given.is_cut]
         if not cut:
             return ""
-        context = self._encoder.tokens.context
+        context = self.encoder.tokens.context
         return f"inputs were cut to this model's {context} tokens: {len(cut)} of {len(inputs)}, first input {cut[0]}"
 
     def _prompt(self, name: str | None, instead: Sequence[str]) -> str:
@@ -149,12 +142,9 @@ class EmbeddingEngine(TextEngine[Row]):
         # the library adds empty 'query' and 'document' prompts to models whose own prompts have other names
         return next(filter(None, map(self._prompts.get, names)), "")
 
-    async def _known(self, texts: Sequence[str] = PROBE) -> Any:
+    async def known(self, texts: Sequence[str] = PROBE) -> Any:
         """Return vectors of texts; those of PROBE are compared before and after a sleep."""
         return (await self._vectors(EmbedRequest(inputs=list(texts), truncate=True, normalize=False)))[0]
-
-    def _let_go(self) -> None:
-        self._encoder = None
 
 
 def _finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:

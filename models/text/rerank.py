@@ -1,15 +1,17 @@
-"""The rerank engine: a cross-encoder's logits."""
+"""Reranking: a cross-encoder's logits."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
+from models.batching.worker import Batcher
 from models.messages import RerankRequest, RerankResult, Usage
 from models.text.bert import of_scorer
 from models.text.encoder import Encoder
-from models.text.engine import TextEngine
+from models.text.engine import load
 from models.text.half import is_exact, open_settled
 from models.text.heads import ScoringHead
 from models.text.loading import context_of, leaves_padding, packs, padding_of, run_apart, vocabulary_of
@@ -31,31 +33,33 @@ STEPS_16_BIT = 2**-5
 0.0625 apart."""
 
 
-class RerankingEngine(TextEngine[float]):
-    """A loaded cross-encoder. See `models.protocol` for what each method does in each state."""
+def engine() -> "BatchedEngine[RerankingModel]":
+    return BatchedEngine("rerank", partial(load, RerankingModel, "rerank"))
 
-    def __init__(self) -> None:
-        super().__init__("rerank", "rerank")
-        self._pairs: Pairs | None = None
 
-    def _open(self, library: Any, recipe: Recipe, path: Path) -> Any:
-        return open_settled(recipe, path, self._device, library.CrossEncoder, _long_answer, _is_like)
+class RerankingModel:
+    """A loaded cross-encoder, a `models.text.engine.TextModel`."""
 
-    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Encoder[float], list[float]]:
-        expected = _library_answer(model, PROBE)
-        tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model), padding_of(model))
-        self._pairs = Pairs(model.tokenizer, tokens)
-        bert = of_scorer(model, self._device) if packs(recipe) else None
-        encoder = Encoder(model, tokens, self._device, ScoringHead(model), bert)
-        if leaves_padding(recipe, self._device) and not encoder.packed:
+    batcher: Batcher[Ids, float]
+
+    def __init__(self, recipe: Recipe, opened: Any, device: str) -> None:
+        self._expected = _library_answer(opened, PROBE)
+        tokens = Tokens(opened.tokenizer, vocabulary_of(opened), context_of(recipe, opened), padding_of(opened))
+        self._pairs = Pairs(opened.tokenizer, tokens)
+        bert = of_scorer(opened, device) if packs(recipe) else None
+        self.encoder = Encoder(opened, tokens, device, ScoringHead(opened), bert)
+        if leaves_padding(recipe, device) and not self.encoder.packed:
             requests = [RerankRequest(query=query, documents=[text], truncate=True) for query, text in LONG_PROBE]
             inputs = [self._pairs.inputs(request)[0][0] for request in requests]
-            encoder.leave_padding(inputs, partial(_is_same, single=is_exact(model)))
-        return encoder, expected
+            self.encoder.leave_padding(inputs, partial(_is_same, single=is_exact(opened)))
 
-    async def _check(self, expected: Sequence[float], *, single: bool) -> None:
+    @staticmethod
+    def open_files(library: Any, recipe: Recipe, path: Path, device: str) -> Any:
+        return open_settled(recipe, path, device, library.CrossEncoder, _long_answer, _is_like)
+
+    async def check(self, *, single: bool) -> None:
         differs = partial(_differs, single=single)
-        if any(map(differs, await self._known(), expected)):
+        if any(map(differs, await self.known(), self._expected)):
             raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
         query, documents = PROBE[0][0], list(BESIDE)
         alone = [
@@ -64,11 +68,9 @@ class RerankingEngine(TextEngine[float]):
         ]
         together, _, _ = await self._score(RerankRequest(query=query, documents=documents, truncate=True))
         if any(map(differs, together, alone)):
-            assert self._batcher is not None
-            run_apart(self._batcher.limits)
+            run_apart(self.batcher.limits)
 
     async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]:
-        self._lifecycle.check()
         if not request.query:
             raise BadRequest("'query' is empty.", param="query")
         logits, inputs, batch = await self._score(request)
@@ -78,8 +80,6 @@ class RerankingEngine(TextEngine[float]):
 
     async def _score(self, request: RerankRequest) -> tuple[list[float], list[list[Ids]], int]:
         """Return the best chunk's logit of each document, the inputs by document, and the largest batch."""
-        if self._pairs is None or self._batcher is None:
-            raise EngineFailed("the engine is not loaded")
         if not request.documents:
             raise BadRequest("'documents' is empty: send at least one.", param="documents")
         make = self._pairs.inputs
@@ -99,18 +99,15 @@ class RerankingEngine(TextEngine[float]):
         distinct = {tuple(part.ids): part for part in flat}
         places = {ids: place for place, ids in enumerate(distinct)}
         items = [Item(place, len(ids), part) for place, (ids, part) in enumerate(distinct.items())]
-        answers = await self._batcher.submit(items)
+        answers = await self.batcher.submit(items)
         scores = iter([answers.results[places[tuple(part.ids)]] for part in flat])
         return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
 
-    async def _known(self) -> Any:
+    async def known(self) -> Any:
         import numpy as np
 
         requests = [RerankRequest(query=query, documents=[document]) for query, document in PROBE]
         return np.asarray([(await self._score(request))[0][0] for request in requests], dtype=np.float32)
-
-    def _let_go(self) -> None:
-        self._pairs = None
 
 
 def _differs(result: float, expected: float, *, single: bool) -> bool:

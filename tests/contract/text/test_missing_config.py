@@ -10,8 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from models.messages import EmbedRequest, RerankRequest
-from models.text.embeddings import EmbeddingEngine
-from models.text.rerank import RerankingEngine
+from models.text import embeddings, rerank
 from registry.errors import BadRequest, EngineFailed, Unfit
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
@@ -82,20 +81,20 @@ def rename(folder: Path, change: Callable[[str], str | None]) -> None:
 
 
 async def vectors(folder: Path, texts: Sequence[str]) -> Any:
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     await engine.load(recipe("embed"), folder, "cpu", Reports())
     try:
-        found, _ = await engine.embed(EmbedRequest(inputs=list(texts), normalize=False))
+        found, _ = await engine.model.embed(EmbedRequest(inputs=list(texts), normalize=False))
     finally:
         await engine.close()
     return np.frombuffer(found.vectors, "<f4").reshape(len(texts), -1)
 
 
 async def logits(folder: Path) -> list[float]:
-    engine = RerankingEngine()
+    engine = rerank.engine()
     await engine.load(recipe("rerank"), folder, "cpu", Reports())
     try:
-        return (await engine.rerank(REQUESTED))[0].logits
+        return (await engine.model.rerank(REQUESTED))[0].logits
     finally:
         await engine.close()
 
@@ -203,11 +202,11 @@ async def test_vectors_are_cut_to_the_models_dimensions(tmp_path: Path) -> None:
 
 
 async def test_a_recipe_that_allows_only_the_whole_vector_allows_no_cut(tmp_path: Path) -> None:
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     flags = {"matryoshka_dimensions": [SIZES["hidden_size"]]}
     await engine.load(recipe("embed", flags), write(tmp_path / "model", bert()), "cpu", Reports())
     with pytest.raises(BadRequest, match="have 32 dimensions and cannot be cut"):
-        await engine.embed(EmbedRequest(inputs=["steam"], dimensions=8))
+        await engine.model.embed(EmbedRequest(inputs=["steam"], dimensions=8))
     await engine.close()
 
 
@@ -278,11 +277,11 @@ async def test_a_text_of_no_tokens_is_the_clients_fault(tmp_path: Path, act: str
 
 
 async def test_a_pair_of_no_tokens_is_the_clients_fault(tmp_path: Path) -> None:
-    engine = RerankingEngine()
+    engine = rerank.engine()
     await engine.load(recipe("rerank"), bare(write(tmp_path / "model", bert_scorer())), "cpu", Reports())
     with pytest.raises(BadRequest, match="have no tokens"):
-        await engine.rerank(RerankRequest(query=" ", documents=["steam", "\u200b"]))
-    assert len((await engine.rerank(RerankRequest(query="steam", documents=["", "\u200b"])))[0].logits) == 2
+        await engine.model.rerank(RerankRequest(query=" ", documents=["steam", "\u200b"]))
+    assert len((await engine.model.rerank(RerankRequest(query="steam", documents=["", "\u200b"])))[0].logits) == 2
     await engine.close()
 
 
@@ -294,9 +293,9 @@ async def test_a_text_is_cut_at_the_length_of_the_processing(tmp_path: Path) -> 
     file = tmp_path / "saved" / "sentence_bert_config.json"
     tokenizer_config = json.loads(file.read_text()) | {"processing_kwargs": {"text": {"max_length": 24}}}
     file.write_text(json.dumps(tokenizer_config))
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     loaded = await engine.load(recipe("embed"), tmp_path / "saved", "cpu", Reports())
-    found, _ = await engine.embed(EmbedRequest(inputs=[text(40)], truncate=True, normalize=False))
+    found, _ = await engine.model.embed(EmbedRequest(inputs=[text(40)], truncate=True, normalize=False))
     await engine.close()
     assert (loaded.context_length, found.tokens) == (24, [24])
     expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode([text(40)])

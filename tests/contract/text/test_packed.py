@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from models.messages import EmbedRequest
+from models.text import embeddings
 from models.text.bert import Bert, of_embedder
-from models.text.embeddings import EmbeddingEngine
 from models.text.tokens import Ids
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
@@ -83,12 +83,11 @@ def test_only_known_architectures_are_packed() -> None:
 async def test_a_recipe_can_keep_the_librarys_network() -> None:
     vectors = []
     for flags, packed in (({}, True), ({"packed": False}, False), ({"attn_implementation": "eager"}, False)):
-        engine = EmbeddingEngine()
+        engine = embeddings.engine()
         loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
-        assert engine._encoder is not None
-        assert engine._encoder.packed is packed
+        assert engine.model.encoder.packed is packed
         assert loaded.weights_bytes == pytest.approx(90.9e6, rel=0.01)
-        result, _ = await engine.embed(EmbedRequest(inputs=["steam", text(40), text(200)], truncate=True))
+        result, _ = await engine.model.embed(EmbedRequest(inputs=["steam", text(40), text(200)], truncate=True))
         vectors.append(np.frombuffer(result.vectors, "<f4"))
         await engine.close()
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)

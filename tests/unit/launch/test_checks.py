@@ -15,9 +15,8 @@ from launch.proposal.chat import TIED_BY_DEFAULT, check_context
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
 from launch.request import ModelRequest
-from models.speech.engine import WhisperEngine
-from models.text import loading
-from models.text.embeddings import EmbeddingEngine
+from models.speech import engine as whisper
+from models.text import embeddings, loading
 from registry.errors import EngineFailed, RoundhouseError
 from registry.files.sources import locate
 from registry.files.weights import read_weights
@@ -211,7 +210,7 @@ async def load(folder: Path, proposal: Proposal) -> None:
         _, info = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True, output_loading_info=True)
         assert not info["missing_keys"]
         return
-    engine = EmbeddingEngine() if recipe.task is Task.EMBED else WhisperEngine()
+    engine = embeddings.engine() if recipe.task is Task.EMBED else whisper.engine()
     try:
         await engine.load(recipe, folder, "cpu", lambda progress: None)
     finally:

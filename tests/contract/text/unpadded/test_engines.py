@@ -8,10 +8,8 @@ import pytest
 
 from models.messages import EmbedRequest, RerankRequest
 from models.text import embeddings, loading, rerank
-from models.text.embeddings import EmbeddingEngine
 from models.text.encoder import Encoder
 from models.text.heads import PoolingHead, Row
-from models.text.rerank import RerankingEngine
 from models.text.tokens import Ids, Tokens
 from models.text.unpadded import network
 from models.text.unpadded.buckets import MOST_BYTES, USES
@@ -69,13 +67,11 @@ def test_unknown_modules_keep_the_padding(caplog: pytest.LogCaptureFixture) -> N
 async def test_vectors_equal_those_with_padding() -> None:
     vectors = []
     for flags in ({"packed": False}, {"unpadded": True}):
-        engine = EmbeddingEngine()
+        engine = embeddings.engine()
         await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
-        assert engine._encoder is not None
-        assert (engine._encoder.unpadded is not None) is ("unpadded" in flags)
-        assert engine._batcher is not None
-        assert engine._batcher.limits.padded is ("unpadded" not in flags)
-        result, _ = await engine.embed(EmbedRequest(inputs=TEXTS, truncate=True))
+        assert (engine.model.encoder.unpadded is not None) is ("unpadded" in flags)
+        assert engine.model.batcher.limits.padded is ("unpadded" not in flags)
+        result, _ = await engine.model.embed(EmbedRequest(inputs=TEXTS, truncate=True))
         vectors.append(np.frombuffer(result.vectors, "<f4"))
         await engine.close()
     np.testing.assert_allclose(vectors[1], vectors[0], atol=1e-5)
@@ -100,12 +96,11 @@ async def test_scores_equal_those_with_padding(make: Any, tmp_path: Path) -> Non
     model = make(tmp_path / "model")
     scores = []
     for flags in ({}, {"unpadded": True}):
-        engine = RerankingEngine()
+        engine = rerank.engine()
         await engine.load(recipe("rerank", flags), model, "cpu", Reports())
-        assert engine._batcher is not None
-        assert engine._batcher.limits.padded is ("unpadded" not in flags)
+        assert engine.model.batcher.limits.padded is ("unpadded" not in flags)
         documents = [text(count, count) for count in (3, 60, 1, 25, 90, 12)]
-        result, _ = await engine.rerank(RerankRequest(query=QUERY, documents=documents))
+        result, _ = await engine.model.rerank(RerankRequest(query=QUERY, documents=documents))
         scores.append(result.logits)
         await engine.close()
     assert scores[1] == pytest.approx(scores[0], abs=1e-4)
@@ -129,28 +124,26 @@ def test_padding_is_left_out_only_on_a_gpu_and_if_the_recipe_says_so(
 
 
 async def test_on_a_cpu_the_flag_changes_nothing() -> None:
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     await engine.load(recipe("embed", {"unpadded": True, "packed": False}), minilm(), "cpu", Reports())
-    assert engine._encoder is not None
-    assert not engine._encoder.packed
+    assert not engine.model.encoder.packed
     await engine.close()
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 async def test_graphs_are_dropped_before_weights_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "CudaCapture", lambda _: SameFunction())
-    engine = EmbeddingEngine()
+    engine = embeddings.engine()
     flags = {"unpadded": True, "cuda_graphs": True}
     loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
-    assert engine._encoder is not None
-    unpadded = engine._encoder.unpadded
+    unpadded = engine.model.encoder.unpadded
     assert unpadded is not None
     assert unpadded.captured is not None
     assert loaded.resident_bytes > MOST_BYTES, "memory for graphs counts from the start"
     vectors = set()
     for _ in range(2):
         for _ in range(USES + 1):
-            vectors.add((await engine.embed(EmbedRequest(inputs=["steam"])))[0].vectors)
+            vectors.add((await engine.model.embed(EmbedRequest(inputs=["steam"])))[0].vectors)
         assert len(unpadded.captured) > 0
         await engine.sleep()
         assert len(unpadded.captured) == 0
