@@ -3,7 +3,9 @@
  1. The name is known here,                     another backend's target
     and its weights and adapter are here
  2. The name is known on a node                 that node's weights, by revision and digest
- 3. No node knows it                            this server's error or, on a front, one that lists what exists
+ 3. No node knows it, but one that left did,    503 until it is back
+    or a front knows no node at all
+ 4. No node knows it                            this server's error or, on a front, one that lists what exists
 
 A request is sent at most MAX_NODES times, to the next node or again to the only one, and only as long as the client
 has received nothing.
@@ -28,6 +30,7 @@ from fleet.choose import FleetTarget, explain, prefix_key
 from fleet.reports import NodeReport
 from fleet.table import ReportTable
 from models.tasks.chat import ChatPayload
+from registry.base.wording import quoted
 from registry.catalog import ResolvedName
 from registry.errors import Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
 from routing.replicas import prefix_of
@@ -88,6 +91,8 @@ class PeerBackend:
         try:
             name, resolved = self._peers.names.resolve(model_ref, caller)
         except NotFound:
+            if (self._own is None and not self._peers.nodes()) or self._peers.has_left(model_ref, caller):
+                raise _no_node(str(model_ref.name)) from None
             if self._own is None:
                 raise
             return None
@@ -234,11 +239,7 @@ class PeerBackend:
             possible = sorted(possible, key=lambda node: self._reports.is_out(node, now))
         for node in [node for node in possible if node not in request.nodes] or possible:
             return node, best.reason if (node,) == best.tries[:1] else LEFT
-        raise Unavailable(
-            f"No node of the fleet can answer with '{target.model}' now: roundhouse fleet nodes.",
-            code="no_node",
-            retry_after=1,
-        )
+        raise _no_node(target.model)
 
     def _nodes(self, target: Target) -> Sequence[str]:
         """The nodes that have the target's weights, send reports and take new requests."""
@@ -293,6 +294,14 @@ class _Sending:
                 "answers of a node begin late: others get its requests" if is_late else "a node answers in time again"
             )
             log.warning(text, extra={"node": self._node})
+
+
+def _no_node(name: str) -> Unavailable:
+    return Unavailable(
+        f"No node of the fleet can answer with {quoted(name)} now: roundhouse fleet nodes.",
+        code="no_node",
+        retry_after=1,
+    )
 
 
 def _first_byte_due(request: Request, report: NodeReport, model: str) -> float | None:

@@ -12,6 +12,7 @@ A request goes only to a node that has exactly the weights that its name then me
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 from typing import Annotated, Any
 
 import msgspec
@@ -21,17 +22,19 @@ from pydantic import ValidationError
 from fleet.reports import Digest
 from registry.base.json import NOT_JSON
 from registry.catalog import ResolvedName
-from registry.errors import NotFound
+from registry.errors import NotFound, RoundhouseError
 from registry.files.context import Ability
 from registry.recipes.definition import Recipe
 from registry.state.database import State
 from runtime.gateway.files import UNKNOWN
-from runtime.gateway.names import Names
+from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.views.values import ModelView
 from tenants.caller import Caller
 
 log = logging.getLogger("roundhouse.fleet")
 MAX_MODELS, MAX_FILES = 4096, 100_000
+LEFT_SECONDS = 600.0
+"""Time for which the models of a node that left are remembered, since it may come back with them."""
 
 
 class NodeModel(msgspec.Struct, frozen=True):
@@ -81,6 +84,9 @@ class PeerNames:
 
     def __init__(self, state: State) -> None:
         self._nodes: dict[str, _NodeEntry] = {}
+        self._left: dict[str, tuple[_NodeEntry, float]] = {}
+        """Nodes that left, and until when they are remembered."""
+        self._state = state
         self.models: Mapping[str, PeerModel] = {}
         self.names = Names((), state)
         self.on_change: Callable[[], None] = lambda: None
@@ -93,12 +99,29 @@ class PeerNames:
         except NOT_JSON as error:
             log.error("the names of a node cannot be read", extra={"node": node, "cause": str(error)})
             return
+        self._left.pop(node, None)
         self._nodes[node] = _NodeEntry(_models(node, given.models), frozenset(given.digests))
         self._merge()
 
     def remove(self, node: str) -> None:
-        if self._nodes.pop(node, None) is not None:
+        if (entry := self._nodes.pop(node, None)) is not None:
+            self._left[node] = entry, monotonic() + LEFT_SECONDS
             self._merge()
+
+    def has_left(self, model_ref: ModelRef, caller: Caller) -> bool:
+        """Whether a name that no node has belongs to a node that left a short time ago."""
+        now = monotonic()
+        self._left = {node: one for node, one in self._left.items() if one[1] > now}
+        recipes = {id_: model.recipe for entry, _ in self._left.values() for id_, model in entry.models.items()}
+        if not recipes:
+            return False
+        try:
+            Names([*recipes.values()], self._state).resolve(model_ref, caller)
+        except NotFound:
+            return False
+        except RoundhouseError:
+            return True
+        return True
 
     @property
     def by_node(self) -> Mapping[str, Mapping[str, PeerModel]]:

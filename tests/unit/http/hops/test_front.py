@@ -16,10 +16,10 @@ from fleet import lateness
 from fleet.membership.members import Member
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
 from registry.errors import ContextLengthExceeded
-from runtime.gateway.peers import backend
+from runtime.gateway.peers import backend, names
 from runtime.residency.states import ModelState
 from tests.eventually import PATIENCE
-from tests.unit.http.fakes import Wire
+from tests.unit.http.fakes import Wire, recipe
 from tests.unit.http.hops.rig import Fleet, Node, opened
 
 EMBED = {"model": "embed", "input": "a"}
@@ -175,6 +175,35 @@ async def test_without_any_node_the_error_says_when_to_retry(fleet: Fleet) -> No
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] in ("node_failed", "no_node")
     assert answer.headers["retry-after"] == "1"
+
+
+async def test_names_of_a_node_that_has_left_are_not_called_unknown(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients retry 503, not 404, and a node that restarts comes back with its models."""
+    leaves, stays = scripted(fleet.node("node-1")), fleet.node("node-2", recipes=[recipe("chat", "chat")])
+    unknown = {**EMBED, "model": "none"}
+
+    async def codes() -> list[tuple[int, str]]:
+        answers = [await fleet.client.post("/v1/embeddings", json=body) for body in (EMBED, unknown)]
+        return [(one.status_code, "" if one.status_code == 200 else one.json()["error"]["code"]) for one in answers]
+
+    assert await codes() == [(503, "no_node")] * 2, "no node was there yet"
+    await fleet.start(leaves, stays)
+    assert await codes() == [(200, ""), (404, "model_not_found")]
+
+    def leave() -> None:
+        fleet.reports.remove("node-1")
+        fleet.follower.set([stays.member])
+
+    leave()
+    assert await codes() == [(503, "no_node"), (404, "model_not_found")]
+    fleet.follower.set([leaves.member, stays.member])
+    await until(lambda: fleet.reports.get("node-1") is not None)
+    assert await codes() == [(200, ""), (404, "model_not_found")]
+    leave()
+    monkeypatch.setattr(names, "monotonic", lambda: time.monotonic() + names.LEFT_SECONDS)
+    assert await codes() == [(404, "model_not_found")] * 2, "it does not come back"
 
 
 async def test_a_front_that_stood_still_reads_the_next_report_before_it_refuses(fleet: Fleet) -> None:
