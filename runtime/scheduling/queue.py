@@ -271,8 +271,9 @@ class ModelQueue:
             leased = True
             return SlotLease(ticket, link, self.release, self._progress)
         except TimeoutError:
+            why = "it is not loaded yet" if self._queue_of(ticket)._link is None else "it is busy with others"
             raise Unavailable(
-                f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
+                f"Model '{self.recipe.id}' could not start this request within {limit:.0f} s: {why}.",
                 code="queue_timeout",
                 retry_after=self.admission.predicted_wait(claim),
             ) from None
