@@ -11,10 +11,12 @@ A node itself chooses among its replicas. Choosing among nodes is the same probl
 | no adapter                   | the prompt's home, the next one, and three at random of all that serve it       |
 
 1. A node whose newest report is older than REPORT_SECONDS, or that has another revision, is not a candidate.
-2. Nor is one with far more work than the mean of the nodes that serve the model, unless all are that busy. So a busy
+2. Nor is one that takes SLOW times as long for a token as the fastest candidate, as long as another one would end the
+   request sooner. One request in 64 ignores this rule, so that its speed is measured again.
+3. Nor is one with far more work than the mean of the nodes that serve the model, unless all are that busy. So a busy
    adapter gets a place on one more node.
-3. `choose_near` chooses among the others; the second try is the cheapest of the rest.
-4. If no node is ready, nodes that are loading the model come first, then nodes where it sleeps, then the node to which
+4. `choose_near` chooses among the others; the second try is the cheapest of the rest.
+5. If no node is ready, nodes that are loading the model come first, then nodes where it sleeps, then the node to which
    the model's name hashes among all nodes, which may load it.
 
 Two random candidates are enough: the better of two keeps the most loaded node close to the mean even with old reports,
@@ -39,6 +41,8 @@ PLACE_SECONDS = 0.05
 BUSY, SLACK = 1.02, 0.25
 """A node is busy if its work exceeds BUSY times the mean plus SLACK requests. In the simulation, lower values cost
 adapter hits, and higher ones make requests wait."""
+SLOW = 3.0
+"""A full batch makes tokens slower, too, by less than this."""
 TRIES = 2
 
 Reason = ReplicaReason | Literal["loading", "asleep", "home", "none"]
@@ -119,9 +123,12 @@ def _decide(target: FleetTarget, prefix: int | None, reports: ReportTable, oldes
         states = [node.loads[model].state(0.0) for node in nodes]
     else:
         states = [node.loads[model].state(_swap_seconds(node, digest)) for node in nodes]
+    if draw >> 58 and (slow := _slow(model, nodes, states)):  # 2
+        nodes = [node for i, node in enumerate(nodes) if i not in slow]
+        states = [state for i, state in enumerate(states) if i not in slow]
     most = BUSY * group.work / len(group.nodes) + SLACK
     works = [state[2] for state in states]
-    if min(works) <= most < max(works):  # 2
+    if min(works) <= most < max(works):  # 3
         nodes = [node for node, work in zip(nodes, works, strict=True) if work <= most]
         states = [state for state in states if state[2] <= most]
     home = warm = -1
@@ -130,7 +137,7 @@ def _decide(target: FleetTarget, prefix: int | None, reports: ReportTable, oldes
             home = 0
         elif prefix is not None:
             warm = 0
-    at, reason = choose_near(states, home, warm, nodes[0].loads[model].prefill)  # 3
+    at, reason = choose_near(states, home, warm, nodes[0].loads[model].prefill)  # 4
     second, least = -1, inf
     for i, state in enumerate(states):
         cost = state[1] + state[3]
@@ -145,6 +152,20 @@ def _others(group: NodeGroup, model: str, revision: str, oldest: float, draw: in
     around = (*group.nodes[first:], *group.nodes[:first])
     able = (node for node in around if node.at >= oldest and (not revision or node.loads[model].revision == revision))
     return list(islice(able, TRIES))
+
+
+def _slow(model: str, nodes: Sequence[NodeEntry], states: Sequence[ReplicaState]) -> frozenset[int]:
+    """Return the indexes of nodes that are so slow that another one would end the request sooner."""
+    tokens = [node.loads[model].token for node in nodes]
+    most = SLOW * min([token for token in tokens if token], default=0.0)
+    if max(tokens) <= most:  # the usual case
+        return frozenset()
+    soonest = min(state[1] + state[3] for state, token in zip(states, tokens, strict=True) if token <= most)
+    return frozenset(
+        i
+        for i, (node, state, token) in enumerate(zip(nodes, states, tokens, strict=True))
+        if token > most and soonest <= state[1] + state[3] + node.loads[model].request * (1 - most / SLOW / token)
+    )
 
 
 def _swap_seconds(node: NodeEntry, digest: str) -> float:
@@ -186,7 +207,7 @@ def _picks(
 
 
 def _cold(model: str, reports: ReportTable, oldest: float) -> _Decision:
-    """Choose nodes by rule 4, if none is ready."""
+    """Choose nodes by rule 5, if none is ready."""
     group, key = reports.index.warming.get(model), position_of(model)
     if group is not None:
         warming = fresh(group.nodes, oldest, group.home(key), len(group.nodes))

@@ -18,7 +18,9 @@ UNKNOWN_SECONDS = 1.0
 class ReplicaLoad:
     """The load of one node's replicas of a model: the report, plus requests sent since then."""
 
-    __slots__ = ("beside", "devices", "free", "near", "prefill", "revision", "sent", "start", "turn", "work")
+    __slots__ = (
+        "beside", "devices", "free", "near", "prefill", "request", "revision", "sent", "start", "token", "turn", "work",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sent: list[float] = []
@@ -35,6 +37,7 @@ class ReplicaLoad:
         if report.start_seconds > 0:
             self.work = max(self.work, report.capacity)
         self.free = report.capacity - self.work
+        self.request, self.token = report.request_seconds, report.token_seconds
         self.turn = (report.request_seconds or UNKNOWN_SECONDS) / report.capacity
         self.sent = [sent for sent in self.sent if sent > at]
         self.near = [sent for sent in self.near if sent > at]

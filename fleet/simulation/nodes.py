@@ -235,6 +235,7 @@ class SimNode:
                     model=replica.model, state=replica.phase, ready=int(replica.phase == "ready"), capacity=one.at_once,
                     running=replica.running, waiting=replica.waiting, start_seconds=start,
                     request_seconds=replica.seconds, prefill_seconds=0.5 * one.prompt_tokens / one.times.prompt_rate,
+                    token_seconds=replica.seconds / one.answer_tokens,
                     devices=(f"cuda:{replica.device}",),
                 )
             )  # fmt: skip

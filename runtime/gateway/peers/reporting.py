@@ -25,6 +25,8 @@ from runtime.residency.states import ModelState
 
 LEARNING_RATE = 0.05
 """Weight of a new value in a running mean."""
+FEWEST = 8
+"""Fewest requests from which a node's speed is known."""
 MOST_MODELS = 256
 """Most models in a report."""
 MOST_CACHED = 0.5
@@ -49,16 +51,26 @@ class RequestTimes(NamedTuple):
     """Mean seconds from a request's start to its end. 0 before the first one has ended."""
     prefill: float = 0.0
     """Seconds to read an uncached prompt of mean length. 0 if unknown."""
+    token: float = 0.0
+    """Mean seconds of a request for each of its tokens. 0 before FEWEST requests have ended."""
 
 
 class _ModelTimes:
     """Running means for one model: seconds, and prompt tokens of streamed answers."""
 
-    __slots__ = ("prefill", "prompt", "read", "request")
+    __slots__ = ("count", "prefill", "prompt", "read", "request", "spent", "tokens")
 
-    def __init__(self, seconds: float) -> None:
-        self.request = seconds
+    def __init__(self) -> None:
+        self.count = 0
+        self.request = self.spent = self.tokens = 0.0
         self.prompt = self.prefill = self.read = 0.0
+
+    def learn(self, seconds: float, tokens: int) -> None:
+        """Learn from any answer. The mean for a token has no bias towards the first one, which may be slow."""
+        self.request, self.count = _mean(self.request, seconds), self.count + 1
+        rate = max(LEARNING_RATE, 1 / self.count)
+        self.spent += rate * (seconds - self.spent)
+        self.tokens += rate * (tokens - self.tokens)
 
     def learn_prefill(self, seconds: float, prompt: int, cached: int) -> None:
         """Learn from a streamed answer. The first byte of others arrives only with the last."""
@@ -68,7 +80,9 @@ class _ModelTimes:
 
     @property
     def times(self) -> RequestTimes:
-        return RequestTimes(self.request, self.prefill * self.prompt / self.read if self.read else 0.0)
+        prefill = self.prefill * self.prompt / self.read if self.read else 0.0
+        token = self.spent / self.tokens if self.count >= FEWEST and self.tokens else 0.0
+        return RequestTimes(self.request, prefill, token)
 
 
 class RequestTimer:
@@ -84,9 +98,8 @@ class RequestTimer:
         seconds = causes["prefill"] + causes["decode"]
         times = self._models.get(target.model)
         if times is None:
-            times = self._models[target.model] = _ModelTimes(seconds)
-        else:
-            times.request = _mean(times.request, seconds)
+            times = self._models[target.model] = _ModelTimes()
+        times.learn(seconds, usage.completion_tokens or usage.prompt_tokens)
         if record.is_stream and usage.prompt_tokens:
             times.learn_prefill(causes["prefill"], usage.prompt_tokens, usage.cached_tokens)
 
@@ -264,5 +277,6 @@ def _replicas(entry: ModelEntry, times: RequestTimes) -> ReplicaReport:
         start_seconds=max(0.0, start),
         prefill_seconds=times.prefill,
         request_seconds=times.request,
+        token_seconds=times.token,
         devices=tuple(dict.fromkeys(device for one in ready for device in one.devices)),
     )

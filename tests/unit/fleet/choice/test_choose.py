@@ -60,6 +60,20 @@ def test_a_model_without_replicas_has_the_same_home_for_all_fronts() -> None:
     assert len({explain(FleetTarget(f"m{n}"), None, table, 0.0).tries[0] for n in range(200)}) > 10
 
 
+def test_a_slow_node_gets_what_it_would_end_sooner_than_the_others() -> None:
+    """A node ten times slower than two others got a third of the requests, and now gets a few to be measured again."""
+    fast, slow = {"token_seconds": 0.02}, {"token_seconds": 0.2, "request_seconds": 32.0}
+    table = table_of([report("a", [replica(**fast)]), report("b", [replica(**fast)]), report("c", [replica(**slow)])])
+    for digest, prefix in ((None, None), (None, 7), (digest_of(1), None)):
+        assert firsts(table, FleetTarget("chat", digest=digest), prefix)["c"] <= 6
+    busy = {**fast, "running": 16, "waiting": 200, "start_seconds": 40.0}
+    table = table_of([report("a", [replica(**busy)]), report("b", [replica(**busy)]), report("c", [replica(**slow)])])
+    assert firsts(table, CHAT)["c"] > 150, "it starts at once, 40 s before the others"
+    slow["running"] = 16
+    table = table_of([report(name, [replica(**slow)]) for name in "abc"])
+    assert len(firsts(table, CHAT)) == 3, "none is slower than the others"
+
+
 def test_a_silent_or_draining_node_gets_no_requests() -> None:
     table = table_of(report(name, [replica()]) for name in "abc")
     table.add(report("a", [replica()], seq=2, uptime=4.0), 4.0)

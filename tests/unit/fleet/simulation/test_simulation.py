@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -68,6 +69,15 @@ def test_under_any_fault_nothing_is_lost_or_counted_twice(name: str, monkeypatch
         assert figures.retried > 0, "requests without a first token are answered by another node"
     if name == "placers":
         assert figures.stopped_placers == 1
+
+
+def test_a_node_ten_times_slower_gets_few_requests() -> None:
+    scenario = Scenario(nodes=3, seconds=60.0, models=1, adapters=0, with_adapter=0.0, load=0.6, flood=0.0, fronts=1)
+    world = World(scenario)
+    world.nodes["node-2"].slowness = 10.0
+    world.run()
+    nodes = Counter(request.node for request in world.requests if request.arrived > 20.0)
+    assert 0 < nodes["node-2"] < 0.04 * nodes.total(), "its speed is still measured"
 
 
 def test_of_many_placers_one_remains() -> None:

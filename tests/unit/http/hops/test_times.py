@@ -15,7 +15,7 @@ from fleet.reports import ReplicaReport
 from fleet.table import ReportTable
 from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
 from runtime.gateway.context import RequestContext
-from runtime.gateway.peers.reporting import LEARNING_RATE, MOST_MODELS, RequestTimer, RequestTimes
+from runtime.gateway.peers.reporting import FEWEST, LEARNING_RATE, MOST_MODELS, RequestTimer, RequestTimes
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.target import Target
 from runtime.residency.states import ModelState
@@ -55,14 +55,24 @@ def test_nothing_is_known_before_a_request_has_ended() -> None:
 
 
 def test_means_follow_each_request_without_its_time_in_the_queue() -> None:
-    assert timed(record(1.0, 3.0)) == pytest.approx((4.0, 1.0))
+    assert timed(record(1.0, 3.0)) == pytest.approx((4.0, 1.0, 0.0))
     assert timed(record(1.0, 3.0), record(2.0, 6.0)) == pytest.approx(
-        (4.0 + LEARNING_RATE * 4.0, 1.0 + LEARNING_RATE * 1.0)
+        (4.0 + LEARNING_RATE * 4.0, 1.0 + LEARNING_RATE * 1.0, 0.0)
     )
 
 
+def test_the_time_of_a_token_is_known_after_some_requests_of_which_a_slow_one_counts_little() -> None:
+    usual = [record(1.0, 3.0)] * (FEWEST - 1)
+    assert timed(*usual).token == 0.0
+    assert timed(*usual, usual[0]).token == pytest.approx(0.4)
+    assert timed(record(10.0, 30.0), *usual).token == pytest.approx(0.4 * (FEWEST + 9) / FEWEST)
+    vectors = replace(record(1.0, 0.0, is_stream=False), usage=Usage(prompt_tokens=100))
+    assert timed(*[vectors] * FEWEST).token == pytest.approx(0.01)
+    assert timed(*[replace(vectors, usage=Usage(audio_seconds=3.0))] * FEWEST).token == 0.0
+
+
 def test_an_answer_that_is_not_streamed_has_no_time_of_its_prompt() -> None:
-    assert timed(record(0.0, 4.0, is_stream=False)) == pytest.approx((4.0, 0.0))
+    assert timed(record(0.0, 4.0, is_stream=False)) == pytest.approx((4.0, 0.0, 0.0))
 
 
 def test_prompts_with_a_cached_beginning_count_only_for_the_mean_length() -> None:
