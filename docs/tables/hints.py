@@ -47,6 +47,8 @@ def without_effect() -> str:
     for path in CLASSES:
         words = [f"{code(name)} {when}".strip() for name, when in left_out(path).items()]
         words += [f"unknown fields of {code(name)}" for name in fields.INNER.get(path, ())]
+        if path in (CHAT, RESPONSES, MESSAGES):
+            words.append(f"{code('uniqueItems')} of tools that must be called and are not {code('strict')}")
         if path in (RESPONSES, MESSAGES):
             words.append("tools of the types below")
         rows.append((code(path), "; ".join([*words, "unknown fields"])))

@@ -31,6 +31,7 @@ from models.chat.requests.request import (
     ChatRequest,
     begins,
 )
+from models.chat.vllm.answers.required_calls import DEEPEST, NAMED, VALUES
 from registry.errors import BadRequest
 from registry.recipes.fields import Flag
 
@@ -110,6 +111,7 @@ MOST_NAMED = 8
 UNKNOWN = "unknown_parameter"
 """The code for a field that the engine does not have."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
+_UNIQUE = b'"uniqueItems"'
 _REFERENCE, _NONE = b'"item_reference"', msgspec.Raw(b"[]")
 STREAM = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 TEXT = frozenset({"format", "verbosity"})
@@ -189,6 +191,8 @@ def check(fields: Fields, request: ChatRequest, *, strict: bool = False) -> str:
     moves.move(request)
     hints = Leniency(request, strict=strict)
     _check_unknown(fields, request, hints)
+    if path in (CHAT, RESPONSES, MESSAGES) and not strict:
+        _relax_tools(request, hints)
     knows_effort = "reasoning_effort" in fields.get(CHAT, frozenset())
     if path == MESSAGES and BUDGET not in fields.get(CHAT, frozenset()):
         _check_budget(request)
@@ -199,6 +203,35 @@ def check(fields: Fields, request: ChatRequest, *, strict: bool = False) -> str:
     elif path in (MESSAGES, COUNT_TOKENS):
         _check_messages(request, hints, knows_effort)
     return hints.warning()
+
+
+def _relax_tools(request: ChatRequest, hints: Leniency) -> None:
+    """Leave `uniqueItems`, which no grammar enforces, out of tools that must be called but do not ask for `strict`."""
+    choice = request.object("tool_choice").get("type")
+    is_forced = request.requires_call() or choice not in (None, "auto", "none")
+    if not is_forced or _UNIQUE not in bytes(request.fields.get("tools", _NONE)):
+        return
+    tools = request.value("tools")
+    relaxed = _without_unique(tools)
+    if relaxed != tools:
+        request.replace("tools", msgspec.json.encode(relaxed))
+        hints.left_out.append("uniqueItems of tools")
+
+
+def _without_unique(value: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST or (isinstance(value, dict) and value.get("strict") is True):
+        return value
+    if isinstance(value, list):
+        return [_without_unique(one, depth + 1) for one in value]
+    if not isinstance(value, dict):
+        return value
+    result: dict[str, Any] = {}
+    for name, one in value.items():
+        if name in NAMED and isinstance(one, dict):
+            result[name] = {key: _without_unique(inner, depth + 1) for key, inner in one.items()}
+        elif name in VALUES or (name, one) != ("uniqueItems", True):
+            result[name] = one if name in VALUES else _without_unique(one, depth + 1)
+    return result
 
 
 def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> None:

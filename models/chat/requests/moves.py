@@ -25,6 +25,7 @@
 | a chat's `max_tokens: -1`                    | removed: no limit, to Ollama, LM Studio and llama.cpp          |
 | `name: null` in a message                    | removed                                                        |
 | a call's arguments as an object, or null     | written as JSON text                                           |
+| a tool's result that is null, or left out    | becomes an empty text                                          |
 | an image as a mere URL or base64             | becomes an object with a URL                                   |
 
 A field whose target is already set stays where it is and is refused by name (`models.chat.requests.fields`).

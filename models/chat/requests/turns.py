@@ -2,7 +2,7 @@
 
 A call's arguments are JSON text in OpenAI's API. Clients that also speak to Ollama send them as an object. An image is
 an object with a `url`; clients of Mistral's API send the URL alone, and those of Ollama's the image's base64 alone.
-Clients of Mistral's API leave out the `type` of a call.
+Clients of Mistral's API leave out the `type` of a call. A tool's result without text is empty; some clients send null.
 
 `check` describes messages that are none, since vLLM's classes report every kind of message that they might have been,
 and parts that no model reads.
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from models.chat.requests.request import ChatRequest, begins, list_items
+from models.chat.requests.request import ChatRequest, Turn, begins, list_items
 from registry.errors import BadRequest
 
 _FILE = re.compile(rb'"type"\s*:\s*"file"')
@@ -27,6 +27,7 @@ _CALLS, _FUNCTION, _TYPE = (
 _NONE, _NULL = msgspec.Raw(b"[]"), msgspec.Raw(b"null")
 _KINDS = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklGR": "webp"}
 """Kinds of images, by the beginning of their base64."""
+_RESULTS = ("function", "tool")
 _NEED_CONTENT = ("developer", "system", "user")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _EXAMPLE = '{"role": "user", "content": "Hello"}'
@@ -71,11 +72,16 @@ def _fault(param: str, text: str) -> BadRequest:
 def complete(request: ChatRequest) -> None:
     """Remove names that are null, add the type of calls, and write arguments as text and images as objects."""
     raw = memoryview(request.fields.get("messages", _NONE))
-    if _MARKS.search(raw) is None and not _lacks_type(raw):
+    if _MARKS.search(raw) is None and not _lacks_type(raw) and not any(map(_is_empty, request.turns("messages"))):
         return  # the usual case
     messages = request.value("messages")
     if isinstance(messages, list):
         request.replace("messages", msgspec.json.encode([_message(message) for message in messages]))
+
+
+def _is_empty(turn: Turn | None) -> bool:
+    """Whether a message is a tool's result without content."""
+    return turn is not None and turn.role in _RESULTS and turn.content == _NULL
 
 
 def _lacks_type(raw: memoryview) -> bool:
@@ -87,6 +93,8 @@ def _message(message: Any) -> Any:
     if not isinstance(message, dict):
         return message
     fields = {key: value for key, value in message.items() if key != "name" or value is not None}
+    if fields.get("role") in _RESULTS and fields.get("content") is None:
+        fields["content"] = ""
     if isinstance(calls := fields.get("tool_calls"), list):
         fields["tool_calls"] = [_call(call) for call in calls]
     if isinstance(parts := fields.get("content"), list):

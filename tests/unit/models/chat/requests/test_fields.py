@@ -112,6 +112,42 @@ def test_a_budget_of_reasoning_needs_a_parser_of_it(fields: chat_fields.Fields) 
     chat_fields.check(fields, request_of(COUNT, thinking))
 
 
+UNIQUE = {
+    "type": "object",
+    "properties": {"uniqueItems": {"type": "array", "uniqueItems": True}, "b": {"enum": [{"uniqueItems": True}]}},
+}
+RELAXED = {**UNIQUE, "properties": {**UNIQUE["properties"], "uniqueItems": {"type": "array"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "choice"),
+    [
+        (CHAT, "required"),
+        (CHAT, {"type": "function", "function": {"name": "f"}}),
+        (RESPONSES, "required"),
+        (MESSAGES, {"type": "any"}),
+        (MESSAGES, {"type": "tool", "name": "f"}),
+    ],
+)
+def test_unique_items_are_left_out_of_tools_that_are_not_strict(
+    fields: chat_fields.Fields, path: str, choice: Any
+) -> None:
+    """No grammar enforces them, and clients write them for lists of choices, as Home Assistant."""
+    known = {**fields, path: fields[path] | {"tools", "tool_choice"}}
+
+    def checked(strict: bool, choice: Any, *, is_strict: bool = False) -> tuple[Any, str]:
+        inner = {"name": "f", "strict": strict, "parameters": UNIQUE}
+        tools = [{"type": "function", "function": inner}] if path == CHAT else [{"type": "function", **inner}]
+        request = request_of(path, {"model": "m", "tools": tools, "tool_choice": choice})
+        warning = chat_fields.check(known, request, strict=is_strict)
+        tool = request.value("tools")[0]
+        return tool.get("function", tool)["parameters"], warning
+
+    assert checked(False, choice) == (RELAXED, "left out, as this engine does not know them: uniqueItems of tools")
+    for unchanged in (checked(True, choice), checked(False, "auto"), checked(False, choice, is_strict=True)):
+        assert unchanged == (UNIQUE, "")
+
+
 def request_of(path: str, body: dict[str, Any]) -> ChatRequest:
     return ChatRequest(path, json.dumps(body).encode())
 

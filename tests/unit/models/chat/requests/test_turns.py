@@ -63,6 +63,15 @@ def test_all_else_is_left_to_vllm(messages: Any) -> None:
     turns.check(ChatRequest(CHAT, b'{"model": "m"}'))
 
 
+@pytest.mark.parametrize("result", [{"content": None}, {}])
+def test_a_tools_result_without_content_is_empty(result: dict[str, Any]) -> None:
+    """vLLM's class refused null, and other servers take it as an empty text."""
+    called = {"role": "assistant", "content": None, "tool_calls": []}
+    request = requested([HELLO, called, {"role": "tool", "tool_call_id": "c", **result}])
+    moves.move(request)
+    assert request.value("messages") == [HELLO, called, {"role": "tool", "tool_call_id": "c", "content": ""}]
+
+
 PNG, JPEG = "iVBORw0KGgo=", "/9j/4AAQ"
 
 
