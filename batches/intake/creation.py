@@ -181,7 +181,7 @@ class BatchCreator:
     async def _try(self, batch: BatchRecord) -> None:
         if not await self._store.write(lambda tables: tables.lines.begin(batch.id, tables.runners.server)):
             return
-        with self._files.content().local_path(batch.input_file) as path:
+        async with self._files.local_path(batch.input_file) as path:
             job = self._files.job(path, batch.endpoint, MOST_LINES.get(batch.surface))
             sizes, number, waiting = Counter[str](), 0, list[NewLine]()
             async with self._checker.check(job, batch.team) as answers:

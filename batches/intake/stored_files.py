@@ -5,7 +5,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -210,6 +211,19 @@ class StoredFiles:
             limit,
             team,
         )
+
+    @asynccontextmanager
+    async def local_path(self, id_: str) -> AsyncIterator[Path]:
+        """Provide a file as a path for the duration of the context, copied from the database if it is there.
+
+        Raises FileNotFoundError, OSError, Unavailable.
+        """
+        opened = await asyncio.to_thread(lambda: self.content().local_path(id_))
+        path = await asyncio.to_thread(opened.__enter__)
+        try:
+            yield path
+        finally:
+            await asyncio.to_thread(opened.__exit__, None, None, None)
 
     # --- remove -----------------------------------------------------------------------------------------------------
     async def delete(self, team: str, id_: str) -> None:

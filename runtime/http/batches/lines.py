@@ -3,7 +3,6 @@
 A line with a recording has a `file_id` in its body, which names an uploaded file in place of the form's file.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
@@ -152,10 +151,7 @@ async def _recording(gateway: Gateway, attempt: LineAttempt, stack: AsyncExitSta
     file = await services.batches.files.get(team, file_id, FIELD)
     if file.size > services.settings.max_audio:
         raise too_large_error(services.settings.max_audio)
-    opened = services.batches.files.content().local_path(file_id)
     try:
-        path = await asyncio.to_thread(opened.__enter__)
+        return str(await stack.enter_async_context(services.batches.files.local_path(file_id)))
     except FileNotFoundError:  # deleted meanwhile
         raise missing_error(file_id, FIELD) from None
-    stack.push_async_callback(asyncio.to_thread, opened.__exit__, None, None, None)
-    return str(path)

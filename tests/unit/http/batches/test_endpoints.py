@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -10,6 +14,7 @@ import pytest
 from openai.types import Batch, FileObject
 
 from batches import service
+from batches.content.folder import FolderBytes
 from batches.intake import creation
 from batches.output import render_line
 from batches.records import BatchState, Line, LineState
@@ -344,7 +349,17 @@ async def test_a_validation_ended_by_a_crash_is_repeated(served: BatchServer, mo
     assert sum(group.count for group in lines) == 2500
 
 
-async def test_a_line_has_the_offset_of_its_body(served: BatchServer) -> None:
+async def test_a_line_has_the_offset_of_its_body(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input may have to be copied from a database, for which no stream must wait."""
+    opened, local_path = list[bool](), FolderBytes.local_path
+
+    @contextmanager
+    def note(self: FolderBytes, file_id: str) -> Iterator[Path]:
+        opened.append(threading.current_thread() is threading.main_thread())
+        with local_path(self, file_id) as path:
+            yield path
+
+    monkeypatch.setattr(FolderBytes, "local_path", note)
     made = await served.create(b"\xef\xbb\xbf" + jsonl("a") + b"\r\n" + jsonl("b", body={**BODY, "n": 1}))
     await served.reach(made.id, BatchState.IN_PROGRESS)
     epoch, _ = await served.batches.store.write(lambda tables: tables.runners.open(alone=True))
@@ -352,6 +367,7 @@ async def test_a_line_has_the_offset_of_its_body(served: BatchServer) -> None:
     content = served.batches.files.content()
     bodies = [json.loads(content.read(made.input_file_id, line.offset, line.length)) for line in lines]
     assert bodies == [BODY, {**BODY, "n": 1}]
+    assert opened == [False]
 
 
 async def test_unfinished_batches_of_a_team_are_bounded(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
