@@ -207,10 +207,13 @@ def models_in(folder: Path, most: int | None = None) -> tuple[tuple[Kind, bytes]
     models: list[tuple[Kind, bytes]] = []
     for kind in KINDS:
         file = folder / f"{kind}.safetensors"
-        if file.is_file() and not file.is_symlink():
-            if most is not None and file.stat().st_size > most:
-                raise Unfit(f"{file.name} is over {most} bytes (--bounds fitted_bytes).", code="bad_router_model")
-            models.append((kind, file.read_bytes()))
+        try:
+            if file.is_file() and not file.is_symlink():
+                if most is not None and file.stat().st_size > most:
+                    raise Unfit(f"{file.name} is over {most} bytes (--bounds fitted_bytes).", code="bad_router_model")
+                models.append((kind, file.read_bytes()))
+        except OSError as error:
+            raise Unfit(f"{file.name} cannot be read: {error.strerror}.", code="bad_router_model") from error
     return tuple(models)
 
 

@@ -1,6 +1,8 @@
 """The store of routers: missing and damaged files, concurrent calls, and names used meanwhile."""
 
 import asyncio
+import errno
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator
@@ -78,6 +80,26 @@ async def test_a_router_with_damaged_files_works_after_it_is_added_again(
     assert (await client.delete("/v1/routers/auto")).status_code == 200
     assert (await client.post("/v1/routers", json=router())).status_code == 201
     assert (await reopen(gateway)).faults == {}
+
+
+async def test_a_router_whose_model_cannot_be_read_keeps_no_other_out(
+    gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server would start for ever."""
+    file, read = tmp_path / "fitted" / "intents.safetensors", Path.read_bytes
+    file.parent.mkdir()
+    file.touch()
+
+    def refuse(path: Path) -> bytes:
+        if path == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # also as root, which may read all files
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    given = [router("other-users", source={"path": str(file.parent)}), router("own")]
+    await gateway.routers.open(map(RouterSpec.model_validate, given))
+    assert gateway.routers.faults == {"other-users": "intents.safetensors cannot be read: Permission denied."}
+    assert gateway.routers.names() == ["own"]
 
 
 def fitted() -> bytes:
