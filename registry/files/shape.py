@@ -69,7 +69,7 @@ def read_shape(folder: Path) -> Shape:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise Unfit(f"{file} cannot be read: {error.strerror}", code="bad_config") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unfit(f"{file} is not a model's config: {error}", code="bad_config") from None
     return shape_of(config, str(file))
 

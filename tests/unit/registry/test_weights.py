@@ -35,6 +35,9 @@ def test_the_shape_is_read_from_the_config(tmp_path: Path) -> None:
                         ([1], no_config)):  # fmt: skip
         with pytest.raises(Unfit, match=stated):
             read_shape(write(bad))
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(Unfit, match=no_config):
+        read_shape(tmp_path)
     with pytest.raises(Unfit, match="cannot be read"):
         read_shape(tmp_path / "none")
 
