@@ -18,7 +18,6 @@ from functools import partial
 
 import msgspec
 
-from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 from tenants.keys.records import Team, check_name, check_team, check_weight
 from tenants.keys.table import KeyTable
@@ -58,7 +57,7 @@ def read(text: bytes) -> DeclaredTeams:
     """Parse and check the file. Raises BadRequest if any part of it could not be applied."""
     try:
         declared: DeclaredTeams = msgspec.yaml.decode(text, type=DeclaredTeams)
-    except NOT_JSON as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"The file declares no teams: {error}") from None
     if len({team.id for team in declared.teams}) < len(declared.teams):
         raise BadRequest("The file names a team twice.", param="id")

@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Meta
 
 from fleet.reports import NodeId
-from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 
 Port = Annotated[int, Meta(ge=1024, le=65000)]
@@ -63,7 +62,7 @@ def read_cluster(path: Path) -> Cluster:
         cluster = msgspec.yaml.decode(path.read_bytes(), type=Cluster, dec_hook=_path)
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}.") from None
-    except NOT_JSON as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"{path} is not a valid cluster file: {error}.") from None
     names = [server.name for server in cluster.servers]
     if twice := sorted({name for name in names if names.count(name) > 1}):

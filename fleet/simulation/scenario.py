@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 
 Part = Annotated[float, Meta(ge=0, le=1)]
@@ -109,7 +108,7 @@ def read_scenario(path: Path) -> Scenario:
     """Read a scenario. Raises BadRequest if it is invalid or cannot be read."""
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=Scenario)
-    except NOT_JSON as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"{path} is not a valid scenario: {error}.") from None
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}.") from None

@@ -78,12 +78,12 @@ def read_prices(path: Path) -> list[ProviderPrice]:
         if path.stat().st_size > LARGEST:
             raise BadRequest(f"{path} is larger than a table of prices.")
         return TypeAdapter(list[ProviderPrice]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or [])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        cause = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise BadRequest(f"The table of prices {path} cannot be read: {cause}.") from None
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10])
         raise BadRequest(f"In the table of prices {path}: {faults}") from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: such as for 2026-02-30
+        cause = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise BadRequest(f"The table of prices {path} cannot be read: {cause}.") from None
 
 
 def compared(

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from registry.base.json import NOT_JSON
 from registry.base.wording import quoted
 from registry.errors import Forbidden, Unfit
 from tenants.caller import PERSON_MARK, SCOPES, Person, Scope
@@ -94,7 +93,7 @@ def read_oidc(path: Path) -> OidcSettings:
         raise _unfit(path, ["it is larger than 1 MiB; name the YAML file of the provider"])
     try:
         settings: OidcSettings = msgspec.yaml.decode(text, type=OidcSettings)
-    except NOT_JSON as error:
+    except (ValueError, RecursionError) as error:
         raise _unfit(path, [f"{error}; see docs/secure.md for an example"]) from None
     if faults := list(_faults(settings)):
         raise _unfit(path, faults)

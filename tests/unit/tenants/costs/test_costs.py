@@ -195,7 +195,8 @@ def test_a_table_of_prices_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("- {provider: p, model: m, for: [a], from: 2026-01-01, input: 0.15}\n")
     assert read_prices(path)[0].prices == PriceList(input=150_000, cached=150_000)
-    for wrong in ("- {provider: p}", "a: b", "- [", "- {provider: p, model: m, for: [a], from: x}"):
+    for wrong in ("- {provider: p}", "a: b", "- [", "- {provider: p, model: m, for: [a], from: x}",
+                  "- {provider: p, model: m, for: [a], from: 2026-02-30}", "[" * 5000):  # fmt: skip
         path.write_text(wrong)
         with pytest.raises(BadRequest):
             read_prices(path)

@@ -135,7 +135,7 @@ def test_an_address_of_a_provider_is_encrypted_or_on_this_machine(url: str, safe
     assert is_safe(url) is safe
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "\x00", "[1]", "x" * ((1 << 20) + 1)])
+@pytest.mark.parametrize("text", ["", "a: [", "\x00", "[1]", "issuer: 2026-02-30", "x" * ((1 << 20) + 1)])
 def test_invalid_and_missing_files_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(Unfit):
         read(tmp_path, text)
