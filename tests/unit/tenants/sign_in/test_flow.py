@@ -103,8 +103,10 @@ async def test_what_the_token_says_counts_for_all_but_the_groups(provider: Runni
         (lambda claims: claims.pop("exp"), "missing_claim"),
         (lambda claims: claims.update(exp="soon"), ""),
         (lambda claims: claims.update(iat=int(time.time()) + 3600), ""),
-        (lambda claims: claims.update(sub=7), ""),
+        (lambda claims: claims.update(sub=7), "invalid_claim"),
         (lambda claims: claims.pop("sub"), "missing_claim"),
+        (lambda claims: claims.update(sub=""), "names no one"),
+        (lambda claims: claims.update(sub="bob", groups=None), "described another person"),
         (lambda claims: claims.update(at_hash="x"), "invalid_claim"),
     ],
 )
@@ -222,6 +224,13 @@ async def test_an_invalid_discovery_document_is_refused(provider: RunningProvide
     provider.discovery.update(discovery)
     with pytest.raises(Unavailable) as refused:
         await sign_in(provider).begin(BACK, "")
+    assert refused.value.code == "sign_in_unavailable"
+
+
+async def test_keys_that_cannot_be_read_are_a_503(provider: RunningProvider) -> None:
+    provider.discovery["jwks_uri"] = f"{provider.url}/.well-known/openid-configuration"
+    with pytest.raises(Unavailable) as refused:
+        await finish(sign_in(provider), provider)
     assert refused.value.code == "sign_in_unavailable"
 
 
