@@ -29,7 +29,6 @@ from benchmarks.models import chat
 from benchmarks.pairs import compare, in_pairs
 from benchmarks.peers.servers import IdleServer, Roundhouse, Server, start_all
 from benchmarks.tenants.filling import fill
-from console.web import pages
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -141,14 +140,16 @@ async def _paints(bench: Bench, server: Server) -> None:
     address = f"http://127.0.0.1:{server.port}/console"
     paints: dict[str, list[float]] = {}
     sizes: dict[str, float] = {}
+    slugs: list[str] = []
     async with async_playwright() as started:
         browser = await started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for _ in range(bench.settings.pick(7, 3, 1)):
             context = await browser.new_context()
             page = await context.new_page()
-            await _open(page, f"{address}/sign-in")  # the browser's own start is not timed
+            await _open(page, f"{address}/")  # the browser's own start is not timed
+            slugs = await _linked(page)
             await (await context.new_cdp_session(page)).send("Network.setCacheDisabled", {"cacheDisabled": True})
-            for slug in pages():
+            for slug in slugs:
                 await _open(page, f"{address}/{slug}")
                 paint = await page.evaluate(
                     """() => new Promise((seen) => new PerformanceObserver((list) => {
@@ -158,7 +159,7 @@ async def _paints(bench: Bench, server: Server) -> None:
                 )
                 paints.setdefault(slug, []).append(paint)
             await context.close()
-        for slug in pages():  # each with an empty cache
+        for slug in slugs:  # each with an empty cache
             context = await browser.new_context()
             page = await context.new_page()
             await _open(page, f"{address}/{slug}")
@@ -173,6 +174,15 @@ async def _paints(bench: Bench, server: Server) -> None:
         bench.figure(f"paint.{slug}", [percentile(times, 50)], "ms")
     bench.figure("paint.slowest", [max(percentile(times, 50) for times in paints.values())], "ms")
     bench.figure("paint.largest", [max(sizes.values())], "KiB")
+
+
+async def _linked(page: "Page") -> list[str]:
+    """Return the pages in the navigation: a server in no fleet has no page about one, for example."""
+    links = await page.locator("nav > a:not(.brand)").all()
+    slugs = [slug for link in links if (slug := await link.get_attribute("href"))]
+    if not slugs:
+        raise RuntimeError(f"{page.url}: no links to pages")
+    return slugs
 
 
 async def _open(page: "Page", address: str) -> None:
