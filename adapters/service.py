@@ -65,10 +65,8 @@ class AdapterService:
         self._state, self._leased = state, leased
         self.stored_digests: frozenset[str] = frozenset()
         """Digests whose files are here. Replaced when one is added or removed."""
-        self._undeleted = set[str]()
-        """Digests that the state has forgotten, but whose files could not be deleted."""
         self._unknown = frozenset[str]()
-        """Digests that the state has never seen, as last logged."""
+        """Stored digests that the state does not know, as last logged."""
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
         # Held by commits and collections, so that no digest is collected between its storing and its registration.
         self._store_lock = asyncio.Lock()
@@ -160,6 +158,7 @@ class AdapterService:
         """Store the files, then the state, so that a crash leaves garbage but never a dangling name."""
         async with self._store_lock:
             accept()
+            await asyncio.to_thread(self._state.adapters.announce, new.digest, new.bytes)
             await asyncio.to_thread(self.store.commit, out, new.digest)
             self.stored_digests |= {new.digest}
             return await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
@@ -249,7 +248,6 @@ class AdapterService:
                         await asyncio.to_thread(self.store.remove, digest)
                         await asyncio.to_thread(self.notes.remove, digest)
                     except OSError as error:
-                        self._undeleted.add(digest)
                         folder, cause = str(self.store.path(digest)), error.strerror
                         log.error(
                             "a removed adapter's files cannot be deleted", extra={"folder": folder, "cause": cause}
@@ -260,30 +258,27 @@ class AdapterService:
         return tuple(removed)
 
     def _garbage(self) -> Sequence[str]:
-        """Return digests without a version, but not several that the state has never seen.
+        """Return digests without a version. Logs stored ones that the state does not know, and leaves them.
 
-        A crash leaves at most one, because commits take turns. More mean that the state was lost, or is in another
-        database than before, and files that it names would be gone for good. Servers of a fleet remove each other's.
+        The state knows digests before they are stored, and for a while after their removal. If it does not, it was lost
+        or is in another database than before, and files that it names would be gone for good.
         """
-        table = self._state.adapters
-        digests = table.garbage(self.store.digests())
-        unknown = frozenset(digests) - set(table.garbage()) - self._undeleted
-        if len(unknown) < 2 or self._state.recipes is not None:
-            return digests
-        if unknown != self._unknown:
-            self._unknown = unknown
+        table, stored = self._state.adapters, self.store.digests()
+        unknown = table.unknown(stored)
+        if unknown and unknown != self._unknown:
             log.error(
                 "the store has adapters that the state does not know: it was lost, or is in another database "
                 "(--database). Their files are kept. If nothing needs them, delete their folders",
-                extra={"store": str(self.store.root), "adapters": len(unknown)},
+                extra={"store": str(self.store.root), "adapters": len(unknown), "folders": sorted(unknown)[:10]},
             )
-        return [digest for digest in digests if digest not in unknown]
+        self._unknown = unknown
+        return table.garbage(stored)
 
     def unused(self) -> frozenset[str]:
-        """Return stored digests that no name refers to any more."""
+        """Return stored digests that no name refers to any more. Those that the state does not know stay."""
         table = self._state.adapters
         used = {version.digest for adapter in table.all() for version in adapter.versions}
-        return self.stored_digests - used - table.reserved
+        return self.stored_digests - used - table.reserved - self._unknown
 
     # --- copies for other servers ----------------------------------------------------------------------------------
     async def open_copy(self, digest: str) -> CopyReader:

@@ -1,6 +1,6 @@
 """Tables of adapters and routers in the state, based on `VersionTable`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +23,9 @@ from registry.state.access import TableAccess
 from registry.state.tables import ADAPTERS, DIGESTS, ROUTERS
 from registry.state.versions import Rows, VersionTable, check_alias
 from registry.storage.database import inserting
+
+REMEMBERED_SECONDS = 90 * 86_400
+"""Time for which the state knows a removed digest. Servers of a fleet that were away for longer keep their copies."""
 
 
 class AdapterTable(VersionTable[AdapterKey, Adapter]):
@@ -81,7 +84,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
                 self._access.check_free(db, key.name, "an adapter's name")
             is_new = row_id is None or self._one(db, key).current.digest != new.digest
             if is_new:
-                db.execute(inserting(db, DIGESTS).values(digest=new.digest, bytes=new.bytes).on_conflict_do_nothing())
+                know(db, new.digest, new.bytes)
                 probe = {"prompt": new.probe and new.probe.prompt, "expected": new.probe and new.probe.expected}
                 values = {"digest": new.digest, "bytes": new.bytes, "source": new.source, "rank": new.rank, **probe}
                 self._add_version(db, key, values | {"base_origin": new.base_origin})
@@ -161,25 +164,46 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
         db.execute(sa.update(heads).where(heads.c.id == self._id(db, key)).values(shared=int(shared)))
 
     # --- garbage ---------------------------------------------------------------------------------------------------
-    def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return digests without a version, whether registered before or only in `on_disk`."""
+    def garbage(self, on_disk: Collection[str] = ()) -> tuple[str, ...]:
+        """Return digests without a version: those that are not removed yet, and removed ones that are `on_disk`."""
         with self._access.database.read() as db:
             used = set(self.reserved)
             used |= set(db.execute(sa.select(ADAPTERS.versions.c.digest).distinct()).scalars())
-            registered = set(db.execute(sa.select(DIGESTS.c.digest)).scalars())
-        return tuple(sorted((registered | set(on_disk)) - used))
+            known = db.execute(sa.select(DIGESTS.c.digest, DIGESTS.c.removed)).all()
+        stored = set(on_disk)
+        return tuple(sorted({row.digest for row in known if row.removed is None or row.digest in stored} - used))
+
+    def unknown(self, on_disk: Collection[str]) -> frozenset[str]:
+        """Return the digests in `on_disk` that the state has never had, or removed long ago."""
+        with self._access.database.read() as db:
+            known = set(db.execute(sa.select(DIGESTS.c.digest)).scalars())
+        return frozenset(on_disk) - known - self.reserved
+
+    def announce(self, digest: str, size: int) -> None:
+        """Make a digest known before its files exist, so that they are garbage if its registration is interrupted."""
+        with self._access.database.write() as db:
+            know(db, digest, size)
 
     def forget(self, digest: str) -> bool:
-        """Delete an unused digest before its files. Returns False if a version uses it.
+        """Mark an unused digest as removed, before its files are deleted. Returns False if a version uses it.
 
-        The caller holds its store's lock until the files are deleted, so that no registration can intervene.
+        Other servers with a copy delete theirs, if they look within `REMEMBERED_SECONDS`. The caller holds its store's
+        lock until the files are deleted, so that no registration can intervene.
         """
-        versions = ADAPTERS.versions
+        versions, now = ADAPTERS.versions, self._clock()
         with self._access.database.write() as db:
             if db.execute(sa.select(versions.c.number).where(versions.c.digest == digest).limit(1)).first():
                 return False
-            db.execute(sa.delete(DIGESTS).where(DIGESTS.c.digest == digest))
+            db.execute(sa.update(DIGESTS).where(DIGESTS.c.digest == digest).values(removed=now))
+            is_old = DIGESTS.c.removed < now - REMEMBERED_SECONDS
+            db.execute(sa.delete(DIGESTS).where(is_old, DIGESTS.c.digest.not_in(sa.select(versions.c.digest))))
             return True
+
+
+def know(db: sa.Connection, digest: str, size: int) -> None:
+    """Insert a digest, or mark it as not removed."""
+    insert = inserting(db, DIGESTS).values(digest=digest, bytes=size)
+    db.execute(insert.on_conflict_do_update(index_elements=["digest"], set_={"removed": None}))
 
 
 class RouterTable(VersionTable[RouterKey, RouterRecord]):

@@ -2,7 +2,7 @@
 
 | table             | a row is                                                                                     |
 |-------------------|----------------------------------------------------------------------------------------------|
-| digests           | adapter content that was registered once; garbage if no version has it                       |
+| digests           | adapter content that is stored, or was removed recently; garbage if no version has it        |
 | numbers           | the last version number of a name; kept after deletion, so name@v3 never means other content |
 | adapters          | an adapter of a team on a base                                                               |
 | versions          | a version of an adapter, by number                                                           |
@@ -120,7 +120,7 @@ def _version_tables(
     )
 
 
-DIGESTS = _table("digests", _text("digest", key=True), _whole("bytes"))
+DIGESTS = _table("digests", _text("digest", key=True), _whole("bytes"), sa.Column("removed", _REAL))
 ADAPTERS = _version_tables(
     "adapter",
     "",

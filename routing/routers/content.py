@@ -270,17 +270,16 @@ class RouterContentStore:
         """Whether its folder exists, readable or not."""
         return self._folder(digest).is_dir()
 
-    def tidy(self, used: Iterable[str], removed: Iterable[str], *, is_shared: bool) -> int:
+    def tidy(self, used: Iterable[str], removed: Iterable[str], *, keep_others: bool) -> int:
         """Remove folders that no version uses, and unfinished ones of a killed server. Returns how many are left.
 
-        removed: digests of versions that were just removed. Of others a killed server leaves at most one. If there are
-        more, the state was lost or is in another database than before, and they stay. Servers of a fleet (is_shared)
-        remove each other's.
+        removed: digests of versions that were just removed. keep_others: other unused folders stay, because the state
+        may have been lost, or is in another database than before.
         """
         keep, gone = ({self._folder(digest).name for digest in digests} for digests in (used, removed))
         unused = [folder for folder in self.folder.glob("*") if folder.name not in keep]
         unknown = [folder for folder in unused if folder.name not in gone and not folder.name.startswith(".")]
-        if len(unknown) < 2 or is_shared:
+        if not keep_others:
             unknown = []
         for folder in unused:
             if folder not in unknown:

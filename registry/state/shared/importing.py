@@ -25,9 +25,10 @@ import sqlalchemy as sa
 
 from registry.errors import Conflict
 from registry.state.access import TableAccess, Use
+from registry.state.adapters import know
 from registry.state.shared.opening import SharedTables
 from registry.state.shared.recipes import SharedRecipe, insert_recipe, read_recipes
-from registry.state.tables import ADAPTERS, DIGESTS, MODEL_ALIASES, ROUTERS, VersionTables
+from registry.state.tables import ADAPTERS, MODEL_ALIASES, ROUTERS, VersionTables
 from registry.storage.database import Database, inserting
 
 Row = Mapping[str, Any]
@@ -170,8 +171,7 @@ def _insert(db: sa.Connection, tables: VersionTables, name: _Name) -> None:
     owner = db.execute(sa.insert(tables.heads).values(**head).returning(tables.heads.c.id)).scalar_one()
     for row in name.versions:
         if tables is ADAPTERS:
-            digest = inserting(db, DIGESTS).values(digest=row["digest"], bytes=row["bytes"])
-            db.execute(digest.on_conflict_do_nothing())
+            know(db, row["digest"], row["bytes"])
         db.execute(sa.insert(tables.versions).values(**{**row, "owner": owner}))
     for number in name.stack:
         db.execute(sa.insert(tables.currents).values(owner=owner, number=number))

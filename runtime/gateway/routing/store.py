@@ -292,17 +292,20 @@ class RouterStore:
     async def _tidy(self, *before: RouterRecord) -> None:
         """Remove files that no version uses. Called with the lock, as an addition is not in the state yet.
 
-        before: routers of which versions were removed, as they were.
+        before: routers of which versions were removed, as they were. Servers of a fleet remove each other's, unless
+        the fleet has never had a router, as in an empty database.
         """
         stored, removed = (
             {version.digest for record in records for version in record.versions}
             for records in (self._state.routers.all(), before)
         )
         used = stored | self._state.routers.reserved
-        if left := await asyncio.to_thread(self._contents.tidy, used, removed, is_shared=self.is_shared):
+        keep = not self.is_shared or not await asyncio.to_thread(self._state.routers.ever)
+        if left := await asyncio.to_thread(self._contents.tidy, used, removed, keep_others=keep):
             log.error(
-                "there are routers that the state does not know: it was lost, or is in another database (--database). "
-                "Their files are kept. If nothing needs them, delete their folders",
+                "there are routers that the state does not know: it was lost, is in another database (--database), or "
+                "the server was killed while one was added. Their files are kept. If nothing needs them, delete their "
+                "folders",
                 extra={"folder": str(self._contents.folder), "routers": left},
             )
 

@@ -15,7 +15,7 @@ from adapters.types import Base, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.recipes.fields import PathSource
-from registry.records import Adapter, AdapterKey
+from registry.records import Adapter, AdapterKey, RegisteredVersion
 from registry.state.database import State
 from tests.eventually import PATIENCE
 from tests.unit.adapters.makers import write_adapter
@@ -195,14 +195,20 @@ async def test_after_a_kill_leftovers_are_removed_and_registered_adapters_are_th
     again.state.close()
 
 
-async def test_a_start_with_another_state_deletes_no_adapters(
-    tmp_path: Path, base: Base, folder: Path, caplog: pytest.LogCaptureFixture
+async def test_a_start_with_another_state_deletes_no_adapter_but_what_a_kill_left(
+    tmp_path: Path, base: Base, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a start without its --database, or with a state.db that was lost."""
     rig = Rig(tmp_path / "data", base)
     await rig.service.start()
-    for seed in range(2):
-        await rig.add(f"tune-{seed}", folder, seed)
+    with monkeypatch.context() as killed:
+        killed.setattr(rig.state.adapters, "register", _unavailable)
+        with pytest.raises(Unavailable):
+            await rig.add("killed", folder, 1)
+    assert len(rig.on_disk()) == 1
+    await rig.service.collect()
+    assert not rig.on_disk()
+    await rig.add("tune", folder, 0)
     await rig.service.close()
     rig.state.close()
     (rig.data / "state.db").rename(tmp_path / "state.db")
@@ -218,6 +224,10 @@ async def test_a_start_with_another_state_deletes_no_adapters(
         await again.service.ready(adapter.current.digest)
     await again.service.close()
     again.state.close()
+
+
+def _unavailable(*_: object) -> RegisteredVersion:
+    raise Unavailable("The database is locked.")
 
 
 async def test_files_that_cannot_be_deleted_stop_neither_a_deletion_nor_a_start(

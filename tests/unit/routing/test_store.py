@@ -132,19 +132,22 @@ async def test_old_versions_go_but_not_those_with_an_alias_or_from_a_file(tmp_pa
         assert (await store.change("auto", RouterTable.rollback)).version == "v6"
 
 
-async def test_a_start_with_another_state_deletes_no_routers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("routers", [1, 3])
+async def test_a_start_with_another_state_deletes_no_routers(
+    tmp_path: Path, routers: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """As after a start without its --database. A removed router's files go at once."""
     gateways = {}
     with State(tmp_path / "own") as own, State(tmp_path / "other") as other:
         for name, state in (("own", own), ("other", other)):
             gateways[name] = FakeGateway(tmp_path, state=state)
-        for number in range(3):
+        for number in range(routers):
             await gateways["own"].routers.put(RouterSpec.model_validate(router(f"r{number}")))
         await gateways["other"].routers.open([])
         assert "routers that the state does not know" in caplog.text
         assert not (await reopen(gateways["own"])).faults
         await gateways["own"].routers.remove("r0")
-        assert len(list(gateways["own"].routers._contents.folder.glob("*"))) == 2
+        assert len(list(gateways["own"].routers._contents.folder.glob("*"))) == routers - 1
 
 
 async def test_a_version_that_a_file_defines_again_stays(tmp_path: Path) -> None:

@@ -201,5 +201,15 @@ def test_a_servers_own_names_are_unused_and_their_files_are_no_garbage(fleet: Sh
     assert (shared.adapters.all(), shared.routers.all()) == ((), ())
     with pytest.raises(NotFound):
         shared.adapters.get(KEY)
-    assert shared.adapters.garbage([digest(1), digest(3)]) == (digest(3),)
+    assert shared.adapters.garbage([digest(1), digest(3)]) == ()
+    assert shared.adapters.unknown([digest(1), digest(3)]) == {digest(3)}, "as in a fleet whose database is empty"
     assert shared.routers.reserved == {digest(2)}
+
+
+def test_files_of_an_adapter_that_another_server_removed_are_garbage(fleet: Sharers) -> None:
+    one, other = fleet.server().state, fleet.server().state
+    one.adapters.register(KEY, new(1))
+    one.adapters.delete(KEY)
+    assert one.adapters.forget(digest(1))
+    assert (other.adapters.garbage(), other.adapters.garbage([digest(1)])) == ((), (digest(1),))
+    assert not other.adapters.unknown([digest(1)])

@@ -206,12 +206,30 @@ def test_garbage_is_content_that_no_version_uses(state: State) -> None:
     adapters.register(KEY, new(1))
     adapters.register(AdapterKey("other", "a"), new(1))
     adapters.delete(KEY)
-    assert adapters.garbage(on_disk=[digest(1), digest(9)]) == (digest(9),)
+    assert adapters.garbage(on_disk=[digest(1), digest(9)]) == ()
+    assert adapters.unknown([digest(1), digest(9)]) == {digest(9)}
     assert not adapters.forget(digest(1))
     adapters.delete(AdapterKey("other", "a"))
     assert adapters.garbage() == (digest(1),)
     assert adapters.forget(digest(1))
     assert adapters.garbage() == ()
+    assert adapters.garbage(on_disk=[digest(1)]) == (digest(1),), "as on a server that was away"
+    adapters.announce(digest(1), 1)
+    assert adapters.garbage() == (digest(1),), "it is stored again"
+
+
+def test_removed_content_is_known_for_90_days_and_longer_if_it_is_in_use(tmp_path: Path) -> None:
+    now = [1e9]
+    with State(tmp_path, clock=lambda: now[0]) as state:
+        adapters = state.adapters
+        for number in (1, 2, 3):
+            adapters.announce(digest(number), 1)
+            assert adapters.forget(digest(number))
+        adapters.register(KEY, new(2))
+        now[0] += 91 * 86_400
+        assert adapters.forget(digest(3))
+        assert adapters.unknown([digest(1), digest(2), digest(3)]) == {digest(1)}
+        assert adapters.all()[0].current.digest == digest(2)
 
 
 def test_bad_names_change_nothing(state: State) -> None:

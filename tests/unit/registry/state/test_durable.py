@@ -81,6 +81,7 @@ def test_addresses_that_were_stored_with_a_signature_lose_it(tmp_path: Path) -> 
     with closing(sqlite3.connect(tmp_path / FILE)) as file:
         file.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0002', least = '0002'")
         file.execute("ALTER TABLE versions DROP COLUMN base_origin")
+        file.execute("ALTER TABLE digests DROP COLUMN removed")
         file.commit()
     updates: list[str] = []
 
