@@ -34,7 +34,10 @@ def url_of(text: str) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):  # the latter for a port that is no number
-        raise BadRequest(f"This is not the address of a database. Write {POSTGRES}://user@host/name.") from None
+        raise BadRequest(
+            f"This is not the address of a database. Write {POSTGRES}://user@host/name. In a password, write %40 for "
+            "@, %3A for :, %2F for / and %25 for %."
+        ) from None
     if url.drivername not in (SQLITE, POSTGRES):
         raise BadRequest(f"A database cannot be '{url.drivername}'. Write {POSTGRES}://user@host/name.")
     return url
@@ -68,6 +71,7 @@ class Database:
             self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=postgres.options(url, schema))
         except (NoSuchModuleError, ImportError):
             raise BadRequest("PostgreSQL needs its driver: pip install 'psycopg[binary]'.") from None
+        sa.event.listen(self.engine, "connect", postgres.check)
         sa.event.listen(self.engine, "handle_error", _leave_read_only)
 
     @property
@@ -218,7 +222,26 @@ def translate_errors() -> Iterator[None]:
             raise _unavailable(error.orig) from error
         if isinstance(error, sa.exc.DataError):  # PostgreSQL refuses NUL in texts, and texts longer than their column
             raise BadRequest("The database cannot store such a text or number. Nothing was changed.") from error
+        if isinstance(error, sa.exc.ProgrammingError) and error.statement is None:  # an unknown option of the address
+            raise BadRequest(f"This address of a database cannot be used: {str(error.orig).strip()}.") from error
+        if getattr(error.orig, "sqlstate", None) in postgres.NO_RIGHTS:
+            raise Conflict(
+                "The server's user may not create or change tables in its database. It has to own the database, or "
+                "needs GRANT CREATE on it and GRANT ALL on its schema public.",
+                code="unfit_database",
+            ) from error
         raise
+
+
+def refusal(error: Unavailable) -> str:
+    """Return the driver's words if the database refused a connection or could not be reached, else ''.
+
+    They may name hosts, users and databases, and are only for the server's operator.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, DBAPIError) or cause.statement is not None:
+        return ""
+    return " ".join(str(cause.orig).split())
 
 
 _DAMAGED = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB

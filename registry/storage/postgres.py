@@ -15,11 +15,17 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
+from registry.errors import Conflict
+
 SILENCE = {
     "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5,
     "keepalives_count": 2,
 }  # fmt: skip
 """Options of libpq; options in the address take precedence."""
+ENCODINGS = ("UTF8", "SQL_ASCII")
+"""Encodings of databases that can store every text."""
+_MARK = "roundhouse.direct"
+"""A setting of each connection that tells whether its options reached PostgreSQL."""
 LOCK_SECONDS = 5
 _SERVERS_SILENCE = {
     "tcp_user_timeout": "4s", "tcp_keepalives_idle": "5s", "tcp_keepalives_interval": "5s", "tcp_keepalives_count": 2,
@@ -28,6 +34,8 @@ _SERVERS_SILENCE = {
 sessions that wait for its locks give up."""
 IDLE_SECONDS = 20
 """Between two statements of a transaction. Shorter than the silence after which others take over batch lines."""
+NO_RIGHTS = ("42501", "3F000")
+"""PostgreSQL's codes for a user that may not create or change tables, or a schema."""
 READ_ONLY = "25006"
 """PostgreSQL's code for a change on a standby, or on a server that its operator made read-only as its disk filled."""
 WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
@@ -39,10 +47,29 @@ def options(url: URL, schema: str | None) -> dict[str, Any]:
     silence: dict[str, Any] = {name: value for name, value in SILENCE.items() if name not in url.query}
     url_options = url.query.get("options", "")
     words = [f"-clock_timeout={LOCK_SECONDS}s", f"-cidle_in_transaction_session_timeout={IDLE_SECONDS}s"]
-    words += [f"-c{name}={value}" for name, value in _SERVERS_SILENCE.items()]
+    words += [f"-c{name}={value}" for name, value in (*_SERVERS_SILENCE.items(), (_MARK, "on"))]
     words += [url_options] if isinstance(url_options, str) else url_options
     words += [] if schema is None else [f"-csearch_path={schema}"]
-    return silence | {"options": " ".join(filter(None, words))}
+    return silence | {"client_encoding": "utf8", "options": " ".join(filter(None, words))}
+
+
+def check(connection: Any, _record: object = None) -> None:
+    """Check a new psycopg connection. Raises Conflict (unfit_database)."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in ENCODINGS:
+        raise Conflict(
+            f"The database has the encoding {encoding}, which cannot store every text. Name one that was created with "
+            "ENCODING 'UTF8'.",
+            code="unfit_database",
+        )
+    (mark,) = connection.execute("SELECT current_setting(%s, true)", (_MARK,)).fetchone()
+    connection.rollback()
+    if not mark:
+        raise Conflict(
+            "The database is behind a pool that drops the options of connections, such as PgBouncer, and servers would "
+            "mix up their tables. Name PostgreSQL itself; each server keeps few connections.",
+            code="unfit_database",
+        )
 
 
 def set_timeouts(connection: Any) -> None:

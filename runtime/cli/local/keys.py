@@ -152,13 +152,16 @@ def _keys(place: "KeySettings", tables: "Tables") -> "KeyTable":
 @contextmanager
 def _map_errors() -> Iterator[None]:
     """Convert the product's errors to failures of the command line."""
-    from registry.errors import RoundhouseError
+    from registry.errors import RoundhouseError, Unavailable
 
     try:
         yield
     except RoundhouseError as error:
+        from registry.storage.database import refusal
+
         kind: type[Failure] = RefusedError if error.status < 500 else ServerError
-        raise kind(error.message, code=error.code) from None
+        why = refusal(error) if isinstance(error, Unavailable) else ""
+        raise kind(f"{error.message} {why}".rstrip(), code=error.code) from None
     except PermissionError as error:
         raise RefusedError(f"You may not read {error.filename}. Run this command as the server's user.") from None
 
