@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from registry.errors import Conflict
+
 FILE = "tenants.db"
 """Separate from the registry's state.db, so that writing each request does not delay a registration."""
+HAD_KEYS = "had-keys"
+"""A file in the data directory of a server that has, or had, keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,24 @@ class KeySettings:
     open: bool = False
     sign_in: bool = False
     in_fleet: bool = False
+
+    @property
+    def opens_without_keys(self) -> bool:
+        """Whether everyone is an administrator while there is no key."""
+        return (self.loopback or self.open) and not self.sign_in
+
+    def lost_keys(self) -> Conflict | None:
+        """Return the error for a server that had keys and would now be open, because there are none."""
+        mark = self.data_dir / HAD_KEYS
+        if not self.opens_without_keys or not mark.is_file():
+            return None
+        place = self.data_dir / FILE if self.database is None else "its database"
+        return Conflict(
+            f"This server had keys, but there are none in {place}: it would accept everybody. Restore a backup "
+            "(roundhouse restore), name the database that has the keys (--database), or make a key (roundhouse keys "
+            f"create). To begin without keys, delete {mark}.",
+            code="keys_lost",
+        )
 
     def has_tables(self) -> bool:
         """Whether a team, a key or a database exists. Imports no database."""

@@ -4,13 +4,15 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from registry.base.threads import Threads
 from registry.errors import Unavailable
 from registry.storage.database import Database
-from tenants.key_settings import FILE, KeySettings
+from registry.storage.files import make_private_file
+from tenants.key_settings import FILE, HAD_KEYS, KeySettings
 from tenants.keys import secret
 from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
@@ -33,6 +35,7 @@ class KeyWatch:
     | none, but people sign in        | accepted with `open`, inference only       | one SELECT            |
     | some                            | accepted with `open`, inference only       | one SELECT            |
     | tables could not be created     | as if none was ever made; no usage counted | one stat(2)           |
+    | some before, none now           | as before; an error at startup             | one SELECT            |
     | database down                   | as before; an error at startup             | one attempt           |
     | fleet database in older state   | as before, until the next start            | one SELECT            |
     | tables never read               | 503, with or without a key                 | one attempt           |
@@ -128,6 +131,8 @@ class KeyWatch:
     async def _look(self, *, make: bool = False) -> None:
         async with self._looking:
             if not make and self._table is None and not self._settings.has_tables():
+                if (lost := self._settings.lost_keys()) is not None:
+                    raise lost
                 return
             await asyncio.to_thread(self._read)
             if self._opened is not None and self._database is not None:
@@ -169,7 +174,13 @@ class KeyWatch:
             raise older_state()
         if revision == self._revision:
             return
-        self._revision, snapshot, archived, teams = self._table.snapshot()
+        now, snapshot, archived, teams = self._table.snapshot()
+        if snapshot:
+            with suppress(OSError):  # as on a full disk: the next start tries again
+                make_private_file(self._settings.data_dir / HAD_KEYS)
+        elif (lost := self._settings.lost_keys()) is not None:
+            raise lost
+        self._revision = now
         self._ring = self._ring_of(snapshot, self._table.pepper, archived, teams)
         log.info("keys", extra={"keys": len(snapshot), "open": self._ring.is_open})
 

@@ -124,6 +124,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (409, "older_state"): "unit/registry/shared/test_names.py",
     (409, "names_differ"): "unit/registry/shared/test_importing.py",
     (409, "unfit_database"): "unit/registry/state/test_unfit_databases.py",
+    (409, "keys_lost"): "unit/cli/local/test_serve.py",
     (422, "wrong_copy"): "unit/adapters/content/test_copies.py",
     (503, "no_node"): "unit/http/hops/test_front.py",
     (404, "no_ledger"): "unit/http/tenants/test_usage.py",

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from registry.errors import Conflict, RoundhouseError, Unauthorized, Unavailable
 from registry.storage.database import Database
 from tenants.caller import EVERYBODY, Person, Scope
-from tenants.key_settings import FILE, KeySettings
+from tenants.key_settings import FILE, HAD_KEYS, KeySettings
 from tenants.keys import secret
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
@@ -81,6 +81,37 @@ async def test_known_keys_stay_valid_without_the_database(tmp_path: Path) -> Non
     (tmp_path / "tenants.db").mkdir()
     assert watch.keyring().identify([text]).key == key.id
     await watch.close()
+
+
+async def test_a_server_that_lost_its_keys_does_not_open(tmp_path: Path, url: str | None) -> None:
+    tables = open_tables(tmp_path, url)
+    KeyTable(tables, PEPPER).create(KeyRequest("default"))
+    place = KeySettings(tmp_path, url, PEPPER.decode())
+    watch = KeyWatch(place)
+    await watch.start()
+    with tables.write() as connection:
+        connection.execute(sa.delete(KEYS))
+        connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
+    for _ in range(2):
+        with pytest.raises(Conflict, match="had keys"):
+            await watch.look()
+    with pytest.raises(Unauthorized):
+        watch.keyring().identify([])
+    await watch.close()
+    tables.close()
+    if url is None:
+        (tmp_path / FILE).unlink()
+    with pytest.raises(Conflict, match="had keys"):
+        await KeyWatch(place).start()
+    for safe in (replace(place, loopback=False), replace(place, sign_in=True)):
+        other = KeyWatch(safe)
+        await other.start()
+        await other.close()
+    (tmp_path / HAD_KEYS).unlink()
+    fresh = KeyWatch(place)
+    await fresh.start()
+    assert fresh.keyring().identify([]) is EVERYBODY
+    await fresh.close()
 
 
 def _folder_in_its_place(folder: Path) -> None:

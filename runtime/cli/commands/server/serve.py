@@ -90,6 +90,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
             check_joining(settings)
         _check_access(settings)
         _check_versions(settings)
+        _check_keys(settings)
         if os.environ.get("LIT_SERVER_API_KEY"):
             say(
                 "warning: LIT_SERVER_API_KEY has no effect here. To require keys, use: roundhouse keys create.",
@@ -213,17 +214,31 @@ def _check_access(settings: "Settings") -> None:
     )
 
 
+def _check_keys(settings: "Settings") -> None:
+    """Raise RefusedError if the server had keys, and would now accept everybody because their database is lost."""
+    place = settings.keys
+    if (lost := place.lost_keys()) is None:
+        return
+    if place.has_tables():
+        from runtime.cli.local.keys import open_keys_at
+
+        with open_keys_at(place) as tables:
+            if tables.list_keys():
+                return
+    raise RefusedError(lost.message, code=lost.code)
+
+
 def _check_versions(settings: "Settings") -> None:
     """Raise UsageError for a database of a newer version, on which each start would fail, RefusedError for one away."""
     from contextlib import closing
 
     from registry.base.importing import fast_imports
-    from registry.errors import Conflict, Unavailable
+    from registry.errors import BadRequest, Conflict, Unavailable
 
     with fast_imports():
         from registry.state import database as state
         from registry.state import tables as state_tables
-        from registry.storage.database import SQLITE, Database, file_url, url_of
+        from registry.storage.database import SQLITE, Database, file_url, refusal, url_of
         from registry.storage.files import server_id
         from registry.storage.migration import refuse_newer
         from tenants import key_settings
@@ -244,12 +259,12 @@ def _check_versions(settings: "Settings") -> None:
         try:
             with closing(Database(url, schema=within, read_only=True)) as database:
                 refuse_newer(database, scripts, table)
-        except Conflict as error:
+        except (BadRequest, Conflict) as error:
             raise UsageError(error.message, code=error.code) from None
         except Unavailable as error:
             if url.drivername != SQLITE:  # what is wrong with a file is said when it is opened
                 message = f"The server cannot start without its database, {url.render_as_string()}. {error.message}"
-                raise RefusedError(message) from None
+                raise RefusedError(" ".join(filter(None, (message, refusal(error))))) from None
 
 
 def _check_oidc(settings: "Settings") -> None:

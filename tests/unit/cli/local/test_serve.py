@@ -24,7 +24,14 @@ from registry.state.tables import VERSION_TABLE as STATE_VERSION
 from registry.storage.database import Database, url_of
 from registry.storage.files import server_id
 from runtime.cli.commands.server.options import options
-from runtime.cli.commands.server.serve import _check_versions, _reachable, _slots, _take_port, misspelt_variables
+from runtime.cli.commands.server.serve import (
+    _check_keys,
+    _check_versions,
+    _reachable,
+    _slots,
+    _take_port,
+    misspelt_variables,
+)
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.local import announce, processes
 from runtime.cli.local.announce import sample_requests
@@ -34,6 +41,7 @@ from runtime.cli.options import root
 from runtime.config import device
 from runtime.config.settings import SCALED, Settings, starter_recipes
 from runtime.server.front import _shared_socket
+from tenants.key_settings import HAD_KEYS
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import VERSION_TABLE as TENANTS_VERSION
 from tests.eventually import eventually
@@ -350,6 +358,20 @@ def test_a_server_that_other_machines_can_reach_needs_a_key(tmp_path: Path, keys
     assert "roundhouse keys create" in done.stderr
     assert "--open" in done.stderr
     assert not (tmp_path / "server.json").exists()
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_server_that_lost_its_keys_is_refused(tmp_path: Path, is_empty: bool, run: Run) -> None:
+    """On loopback it would accept everybody."""
+    (tmp_path / HAD_KEYS).touch()
+    settings = Settings(data_dir=tmp_path, run_dir=tmp_path)
+    if is_empty:
+        open_tables(tmp_path).close()
+    with pytest.raises(RefusedError, match="roundhouse restore") as refused:
+        _check_keys(settings)
+    assert refused.value.code == "keys_lost"
+    assert run("keys", "create", "--data-dir", str(tmp_path)).exit_code == 0
+    _check_keys(settings)
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
