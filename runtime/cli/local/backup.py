@@ -18,13 +18,14 @@ server (`server-id`, `elsewhere`, `ledger.journal`), or is downloaded again.
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +47,7 @@ UNFINISHED = {**dict.fromkeys(BY_DIGEST, "tmp-"), FILES: "incoming"}
 """Beginning of the names of unfinished parts. Others are hidden."""
 _TEXTS = ("lines", "batches", "outbox", "pieces", "files", "response_items", "responses")
 """Tables that contain texts of requests and answers, or depend on them."""
-PEPPER, MANIFEST = "pepper", "backup.json"
+PEPPER, MANIFEST, SUMS = "pepper", "backup.json", "SHA256SUMS"
 PART = ".roundhouse-backup-"
 
 
@@ -105,8 +106,10 @@ def _copy(data_dir: Path, target: Path, url: str | None, *, pepper: bool, files:
     if pepper:
         copy_private(data_dir / PEPPER, target / PEPPER)
     _check_complete(target)
-    manifest = {"roundhouse": version("roundhouse"), "made": int(time.time())}
+    names = [MANIFEST, *sorted(str(file.relative_to(target)) for file in target.rglob("*") if file.is_file())]
+    manifest = {"roundhouse": version("roundhouse"), "made": int(time.time()), "files": len(names)}
     (target / MANIFEST).write_text(json.dumps(manifest) + "\n")
+    (target / SUMS).write_text("".join(f"{_sum(target / name)}  {name}\n" for name in names), errors="surrogateescape")
 
 
 def _part(folder: Path) -> tuple[Path, int]:
@@ -138,6 +141,7 @@ def restore(source: Path, data_dir: Path) -> None:
     if not (source / MANIFEST).is_file():
         raise RefusedError(f"{source} is not a backup, because it has no {MANIFEST}. See roundhouse backup --help.")
     _check_complete(source)
+    sums = _read_sums(source)
     half = data_dir / HALF_RESTORED
     if not half.is_file():
         _free(data_dir)
@@ -148,7 +152,7 @@ def restore(source: Path, data_dir: Path) -> None:
                 _empty(data_dir)
             _free(data_dir, besides=LOCK)
             make_private_file(half)
-            _fill(data_dir, source)
+            _fill(data_dir, source, sums)
             sync_all(data_dir)
             half.unlink()
     except Timeout:
@@ -157,13 +161,50 @@ def restore(source: Path, data_dir: Path) -> None:
         raise RefusedError(f"{data_dir} could not be filled: {_why(error)}. Nothing is left in it.") from None
 
 
-def _fill(data_dir: Path, source: Path) -> None:
-    """Copy a backup completely; remove everything again after an error."""
+def _read_sums(source: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a backup; nothing for one of an earlier version. Raises RefusedError.
+
+    The manifest is one of the files. A change of any byte of it, or of the sums, is an error as well.
+    """
+    manifest, sums = (source / MANIFEST).read_bytes(), source / SUMS
+    if not sums.is_file() and b'"files"' not in manifest:
+        return {}
+    try:
+        lines = sums.read_text(errors="surrogateescape").split("\n")
+        result = {name: sum_ for sum_, name in (line.split("  ", 1) for line in lines if line)}
+        _check_sums({MANIFEST: result.get(MANIFEST, "")}, source, source)
+        is_whole = len(result) == json.loads(manifest)["files"]
+    except (OSError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise RefusedError(f"{sums} is missing or damaged. Restore another backup.")
+    return {name: sum_ for name, sum_ in result.items() if name != MANIFEST}
+
+
+def _check_sums(sums: Mapping[str, str], folder: Path, source: Path) -> None:
+    """Raise RefusedError for files of a folder that differ from those that were backed up to `source`."""
+    changed = [name for name, sum_ in sums.items() if not (folder / name).is_file() or _sum(folder / name) != sum_]
+    if changed:
+        raise RefusedError(
+            f"{len(changed)} files of the backup {source} are missing or have changed since it was made. Restore "
+            "another one.",
+            faults=changed[:10],
+        )
+
+
+def _sum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _fill(data_dir: Path, source: Path, sums: Mapping[str, str]) -> None:
+    """Copy a backup completely and check the copy; remove everything again after an error."""
     try:
         _copy_folders(source, data_dir, (*FOLDERS, FILES))
         for name in (*DATABASES, PEPPER):
             copy_private(source / name, data_dir / name)
         give_all(data_dir)
+        _check_sums(sums, data_dir, source)
         _check_complete(data_dir)
     except BaseException:
         _empty(data_dir)

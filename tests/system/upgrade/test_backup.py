@@ -58,7 +58,7 @@ def test_a_backup_of_a_server_that_writes_is_complete(server: Server, tmp_path: 
         server.http.delete("/v1/adapters/backed-up?force=true")
     assert rounds
     names = {one.name for one in (tmp_path / "copy").iterdir()}
-    needed = {"backup.json", "state.db", "store"}
+    needed = {"backup.json", "SHA256SUMS", "state.db", "store"}
     assert needed <= names <= {*needed, "notes", "routers", "recipes", "merged", "providers", "tenants.db", "pepper"}
     assert (tmp_path / "copy").stat().st_mode & 0o077 == 0
     roundhouse("restore", tmp_path / "copy", "--data-dir", tmp_path / "data")

@@ -384,6 +384,49 @@ def test_a_backup_with_a_damaged_index_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "again").exists()
 
 
+def test_a_backup_with_a_changed_byte_or_without_a_file_is_refused(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with State(data) as state, closing(open_tables(data)):
+        state.adapters.register(KEY, new(1))
+    for name, text in (("recipes/mine@1.yaml", "id: mine"), ("notes/x.json", "[]"), ("pepper", "p" * 64)):
+        (data / name).parent.mkdir(exist_ok=True)
+        (data / name).write_text(text)
+    stored = Store(data / "store").path(new(1).digest)
+    stored.mkdir(parents=True)
+    (stored / CONFIG).write_bytes(b"{}")
+    back_up(data, copy, pepper=True)
+    files = [file for file in copy.rglob("*") if file.is_file()]
+    assert len(files) == 8
+    changes = [(file, place) for file in files for place in (1, file.stat().st_size - 1)]
+    sums = copy / backup.SUMS
+    changes += [(sums, place) for place in range(0, sums.stat().st_size, 37)]
+    for file, place in changes:
+        content = file.read_bytes()
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(RefusedError):
+            restore(copy, tmp_path / "again")
+        assert not list((tmp_path / "again").glob("*")), file
+        file.write_bytes(content)
+    for file in files:
+        file.rename(tmp_path / "away")
+        with pytest.raises(RefusedError):
+            restore(copy, tmp_path / "again")
+        (tmp_path / "away").rename(file)
+    sums.write_text("".join(sums.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RefusedError, match="missing or damaged"):
+        restore(copy, tmp_path / "again")
+
+
+def test_a_backup_of_a_version_without_sums_is_restored(tmp_path: Path) -> None:
+    with State(tmp_path / "data"):
+        pass
+    back_up(tmp_path / "data", tmp_path / "copy", pepper=False)
+    (tmp_path / "copy" / backup.SUMS).unlink()
+    (tmp_path / "copy" / backup.MANIFEST).write_text('{"roundhouse": "0.1.0", "made": 1}\n')
+    restore(tmp_path / "copy", tmp_path / "again")
+    assert (tmp_path / "again" / "state.db").exists()
+
+
 def test_a_copy_is_flushed_to_the_disk_before_it_counts_as_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
