@@ -11,11 +11,14 @@ from batches.callbacks.outbox import announce
 from batches.callbacks.webhooks import ensure_signer
 from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, Forecast, LineCounts, LineUsage
 from batches.storage.queries import find, find_all, page, take_turns
-from batches.storage.tables import BATCHES, FILES, LINES
+from batches.storage.tables import BATCHES, FILES, LINES, OUTBOX
 from registry.storage.database import Database
+from tenants.ledger.pruning import delete_in_turn
 
 FAULTS = 100
 """Most faults of a batch that are stored. The others are only counted."""
+PRUNED_AT_ONCE = 500
+"""Batches that one transaction deletes."""
 _COUNTS = tuple(field.name for field in fields(LineCounts))
 _USAGE = {"input": "input_tokens", "cached": "cached_tokens", "output": "output_tokens",
           "reasoning": "reasoning_tokens"}  # fmt: skip
@@ -26,7 +29,7 @@ _LEFT = BATCHES.c.total - BATCHES.c.completed - BATCHES.c.failed - BATCHES.c.can
 
 
 class BatchTable:
-    """Every call is one blocking transaction. Raises Unavailable."""
+    """Every call is one blocking transaction, `prune` several. Raises Unavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -208,6 +211,13 @@ class BatchTable:
         )
         with self._database.write() as connection:
             return connection.execute(query.values(deleted=now)).rowcount > 0
+
+    def prune(self, before: float) -> int:
+        """Delete batches that ended before a moment and have neither lines nor callbacks. Returns how many."""
+        lines = sa.exists().where(LINES.c.batch == BATCHES.c.id)
+        callbacks = sa.exists().where(OUTBOX.c.batch == BATCHES.c.id)
+        old = sa.select(BATCHES.c.id).where(BATCHES.c.ended < before, ~lines, ~callbacks).limit(PRUNED_AT_ONCE)
+        return delete_in_turn(self._database, sa.delete(BATCHES).where(BATCHES.c.id.in_(old.scalar_subquery())))
 
 
 def _repeat(team: str, surface: str, idempotency: str, since: float) -> "sa.Select[Any]":

@@ -1,4 +1,4 @@
-"""Deletes old rows of single requests. The sums of their hours stay."""
+"""Deletes old rows of single requests, whose hourly sums stay, and older sums."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from registry.errors import Conflict
 from registry.storage.database import Database
 from tenants.ledger.rows import HOUR
-from tenants.storage.tables import LEDGER, PRUNED
+from tenants.storage.tables import HOURS, LEDGER, PRUNED
 
 LONGEST_QUIET = 31 * 86_400
 """Seconds without a request after which an operator must confirm that the clock is right."""
@@ -54,4 +54,23 @@ def prune(database: Database, before: float) -> Iterator[int]:
             return
         deleted += batch
         yield deleted
+        database.pause()
+
+
+def prune_sums(database: Database, before: float) -> int:
+    """Delete the sums of the hours before a moment, after their requests. Returns how many. Raises Unavailable."""
+    key = sa.tuple_(*HOURS.primary_key.columns)
+    old = sa.select(*HOURS.primary_key.columns).where(HOURS.c.hour < int(before) // HOUR * HOUR).limit(BATCH)
+    return delete_in_turn(database, sa.delete(HOURS).where(key.in_(old)))
+
+
+def delete_in_turn(database: Database, delete: sa.Delete) -> int:
+    """Run a bounded deletion until nothing is left. Returns how many rows were deleted. Raises Unavailable."""
+    deleted = 0
+    while True:
+        with database.write() as connection:
+            count = connection.execute(delete).rowcount
+        if not count:
+            return deleted
+        deleted += count
         database.pause()

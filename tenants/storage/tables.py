@@ -3,9 +3,9 @@
 | table            | a row is                                                                                        |
 |------------------|-------------------------------------------------------------------------------------------------|
 | teams            | a team; if archived, its keys are refused. Never deleted, because its usage stays               |
-| api_keys         | a key by its HMAC. Revoked and expired keys stay, so that an emptied table never means 'open'   |
+| api_keys         | a key by its HMAC. Ended keys stay until pruned, the last one always: an empty table is 'open'  |
 | ledger           | a request: `tenants.ledger`                                                                     |
-| hours            | the sums of ended requests with the same hour, team, key, model, ...                            |
+| hours            | the sums of ended requests with the same hour, team, key, model, ..., until pruned              |
 | pruned           | one row: the first hour whose ledger rows still exist                                           |
 | service_accounts | an owner of keys in OpenAI's administration API                                                 |
 | limits           | a limit of a team or key: `tenants.limits`                                                      |

@@ -24,7 +24,7 @@ from batches.records import (
 from batches.runners import RECENT_SECONDS, RateTable, RunnerTable
 from batches.storage.opening import MIGRATIONS, prepare
 from batches.storage.queries import is_open
-from batches.storage.tables import BATCHES, METADATA, VERSION_TABLE
+from batches.storage.tables import BATCHES, LINES, METADATA, VERSION_TABLE
 from batches.store import BatchTables
 from batches.work.forecast import RoomRate
 from batches.work.running import LineAttempt
@@ -412,3 +412,25 @@ def test_of_simultaneous_calls_with_one_key_one_creates(tables: BatchTables) -> 
     with ThreadPoolExecutor(8) as pool:
         created = set(pool.map(create, range(8)))
     assert len({file for file, _ in created}) == len({batch for _, batch in created}) == 1
+
+
+def test_old_batches_are_deleted_once_their_answers_and_callbacks_are(
+    database: Database, tables: BatchTables, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batches.table.PRUNED_AT_ONCE", 1)
+    start("m", batch=replace(BATCH, id="running", created=200.0))
+    for number in range(4):
+        tables.batches.create(replace(BATCH, id=f"old-{number}", created=number))
+        tables.batches.fail(f"old-{number}", 100.0 + number, [])
+    assert tables.batches.prune(102.0) == 2
+    with database.write() as connection:
+        for id_ in ("old-2", "old-3"):
+            connection.execute(sa.insert(LINES).values(batch=id_, number=0, custom_id="", model="m", **_NO_PLACE))
+    assert tables.batches.prune(1e10) == 0
+    with database.write() as connection:
+        connection.execute(sa.delete(LINES).where(LINES.c.batch == "old-2"))
+    assert tables.batches.prune(1e10) == 1
+    assert [batch.id for batch in tables.batches.recent(None, 9)] == ["running", "old-3"]
+
+
+_NO_PLACE = {"offset": 0, "length": 1, "state": LineState.ENDED.value}

@@ -18,10 +18,13 @@ from registry.state.database import open_state
 from registry.storage.database import Database, url_of
 from tenants.caller import EVERY, SCOPES, Scope, ServiceClass
 from tenants.key_settings import FILE
+from tenants.keys import pruning
 from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import Keyring
 from tenants.keys.records import KeyRequest, check_hours, check_weight
 from tenants.keys.table import KeyTable, teams_storing_texts
+from tenants.limits.records import Kind, Limit
+from tenants.limits.table import LimitTable
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
 from tests.fakes.clocks import Clock
@@ -411,3 +414,33 @@ def test_the_wait_for_a_lost_postgresql_is_bounded() -> None:
         pass
     assert requested[0]["tcp_user_timeout"] == 10_000
     assert requested[0]["keepalives_idle"] == "60", "the URL's setting has priority"
+
+
+def test_long_ended_keys_are_deleted_but_not_what_later_ones_need(
+    database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "BATCH", 1)
+    day = 86_400
+    revoked, _, living = (table.create(KeyRequest("default", seconds=s))[0].id for s in (None, 5.0, None))
+    chain = [table.create(KeyRequest("default"))[0].id]
+    for _ in range(3):
+        clock.now += day
+        chain.append(table.rotate(chain[-1], 0.0)[0].id)
+    table.revoke(revoked)
+    limits = LimitTable(database, clock)
+    for key in (revoked, chain[0]):
+        limits.set(Limit("", "key", key, Kind.MONTH, 5))
+    revision = table.revision()
+    clock.now += 40 * day
+    assert pruning.prune_keys(database, clock() - 50 * day) == 0
+    assert table.revision() == revision
+    assert pruning.prune_keys(database, clock() - 35 * day) == 4
+    assert table.revision() > revision
+    assert {key.id for key in table.list_keys()} == {living, chain[0], chain[-1]}
+    assert [limit.subject for limit in limits.all()] == [chain[0]]
+    assert table.snapshot().keys[chain[-1]].caller.metered == chain[0], "its limits still count"
+    for key in (living, chain[-1]):
+        table.revoke(key)
+    clock.now += 40 * day
+    assert pruning.prune_keys(database, clock() - 35 * day) == 1
+    assert {key.id for key in table.list_keys()} == {chain[0], chain[-1]}, "the newest of all stays, with its first"

@@ -14,6 +14,7 @@ from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note, table
 
 if TYPE_CHECKING:
+    from registry.storage.database import Database as Tables
     from tenants.ledger.report import UsageFilter
 
 Prices = Annotated[
@@ -31,6 +32,12 @@ End = Annotated[str | None, typer.Option("--to", help="Exclusive end of the peri
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 MIN_KEEP, MAX_KEEP = 35, 10_000
 """Days. A month's budget needs the requests of its first and last hour; the maximum stays after 1970."""
+
+
+def _keep(name: str, text: str) -> Any:
+    return typer.Option(name, min=MIN_KEEP, max=MAX_KEEP, help=text, show_default="all stay")
+
+
 app = typer.Typer(no_args_is_help=True, help="Show the usage of teams, and check the ledger's sums.")
 
 
@@ -193,6 +200,15 @@ def prune(
             "--keep", min=MIN_KEEP, max=MAX_KEEP, help="Keep the requests of this many days.", show_default=False
         ),
     ],
+    keep_sums: Annotated[
+        int | None, _keep("--keep-sums", "Also delete hourly sums that are older than this many days.")
+    ] = None,
+    keep_batches: Annotated[
+        int | None, _keep("--keep-batches", "Also delete batches that ended more than this many days ago.")
+    ] = None,
+    keep_keys: Annotated[
+        int | None, _keep("--keep-keys", "Also delete keys that were revoked or expired this many days ago.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Prune even if the newest request is over a month old.")
     ] = False,
@@ -203,10 +219,13 @@ def prune(
     """Delete older single requests. Their hourly sums stay, so reports, bills and budgets do not change.
 
     The server may be running. Simulated limits, reports of routers and feedback then use only the remaining requests,
-    because they need single ones.
+    because they need single ones. Sums, batches and keys are deleted only with their options.
 
-    Example: roundhouse usage prune --keep 90
+    Examples: roundhouse usage prune --keep 90;
+    roundhouse usage prune --keep 90 --keep-sums 800 --keep-batches 90 --keep-keys 365
     """
+    if keep_sums is not None and keep_sums < keep:
+        raise UsageError("Sums must be kept as long as their requests: --keep-sums must be at least --keep.")
     with open_database(data_dir, database) as tables:
         from tenants.ledger.pruning import check_clock, first_kept_hour
         from tenants.ledger.pruning import prune as pruned
@@ -219,10 +238,36 @@ def prune(
                 note(f"deleted {deleted:,} requests")
         with tables.read() as connection:
             since = first_kept_hour(connection)
+        others = _prune_others(tables, now, keep_sums, keep_batches, keep_keys)
     if as_json:
-        emit({"object": "usage.pruned", "deleted": deleted, "kept_since": since})
+        counts = {f"deleted_{what}": count for what, count in others.items()}
+        emit({"object": "usage.pruned", "deleted": deleted, **counts, "kept_since": since})
     else:
         print(f"deleted {deleted:,} requests; those since {_time(since)} stay")
+        for what, count in others.items():
+            print(f"deleted {count:,} {what}")
+
+
+def _prune_others(
+    tables: "Tables", now: float, sums: int | None, batches: int | None, keys: int | None
+) -> dict[str, int]:
+    """Delete what is older than these days. Returns how many of each kind, without those that stay."""
+    from batches.storage.opening import has_tables, prepare
+    from batches.table import BatchTable
+    from tenants.keys.pruning import prune_keys
+    from tenants.ledger.pruning import prune_sums
+
+    deleted = {}
+    if sums is not None:
+        deleted["sums"] = prune_sums(tables, now - sums * 86_400)
+    if batches is not None:
+        deleted["batches"] = 0
+        if has_tables(tables):
+            prepare(tables)
+            deleted["batches"] = BatchTable(tables).prune(now - batches * 86_400)
+    if keys is not None:
+        deleted["keys"] = prune_keys(tables, now - keys * 86_400)
+    return deleted
 
 
 def _named(columns: list[str], row: list[Any]) -> dict[str, Any]:

@@ -143,6 +143,18 @@ def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database)
     assert longer["kept_since"] == result["kept_since"], "deleted requests do not come back"
 
 
+def test_sums_batches_and_keys_are_deleted_on_request(run: Run, database: Database) -> None:
+    assert run("keys", "create").exit_code == 0
+    prune = ("usage", "prune", "--keep", "90", "--force")
+    assert "at least --keep" in run(*prune, "--keep-sums", "89").stderr
+    options = ("--keep-sums", "90", "--keep-batches", "90", "--keep-keys", "90")
+    result = json.loads(run(*prune, *options, "--json").stdout)
+    assert [result[f"deleted{what}"] for what in ("", "_sums", "_batches", "_keys")] == [3, 3, 0, 0]
+    assert run("usage", "report", "--date", "1970-01-01").stdout.count("search") == 0
+    assert run("usage", "reconcile").exit_code == 0
+    assert "deleted 0 keys" in run(*prune, "--keep-keys", "90").stdout
+
+
 def test_a_clock_far_ahead_deletes_nothing(run: Run, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """To such a clock, all requests are older than the time to keep."""
     received = ("usage", "prune", "--keep", "90")
