@@ -75,7 +75,7 @@ async def test_chat_with_adapters(tmp_path: Path) -> None:
     await naps(engine, ask, 48 << 20)  # most of the KV cache's 64 MiB
 
 
-async def test_rerank() -> None:
+async def test_a_reranker_scores_alike_after_a_sleep() -> None:
     engine = rerank.engine()
     (recipe,) = load_recipes([Path("recipes/starter/starter-rerank.yaml")])
     assert (await engine.load(recipe, PACK / "starter-rerank", DEVICE, lambda progress: None)).asleep is not None
@@ -87,7 +87,7 @@ async def test_rerank() -> None:
     await naps(engine, ask, 1)
 
 
-async def test_speech() -> None:
+async def test_speech_is_transcribed_alike_after_a_sleep() -> None:
     engine = whisper.engine()
     (recipe,) = load_recipes([Path("recipes/starter/starter-speech.yaml")])
     assert (await engine.load(recipe, PACK / "starter-speech", DEVICE, lambda progress: None)).asleep is not None

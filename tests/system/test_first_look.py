@@ -119,7 +119,7 @@ def test_an_unread_template_argument_is_reported(server: Server) -> None:
     assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, reported)
 
 
-def test_coheres_client(server: Server) -> None:
+def test_coheres_client_ranks_documents(server: Server) -> None:
     found = cohere.ClientV2(api_key="none", base_url=server.url).rerank(**REQUEST)  # type: ignore[arg-type]
     assert [result.index for result in found.results] == [1, 0]
 

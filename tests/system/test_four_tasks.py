@@ -97,7 +97,7 @@ def test_completions_responses_messages_and_tokens(client: OpenAI, server: Serve
     assert tokens["count"] >= 3
 
 
-def test_embeddings(client: OpenAI) -> None:
+def test_similar_texts_have_similar_vectors(client: OpenAI) -> None:
     texts = ["a cat sat on the mat", "a kitten rests on a rug", "quarterly revenue grew"]
     answer = client.embeddings.create(model="starter-embed", input=texts, encoding_format="float")
     assert [d.index for d in answer.data] == [0, 1, 2]
@@ -116,7 +116,7 @@ def test_embeddings(client: OpenAI) -> None:
     assert struct.unpack("<384f", raw) == pytest.approx(a, abs=1e-5)
 
 
-def test_rerank(server: Server) -> None:
+def test_the_document_that_answers_comes_first(server: Server) -> None:
     body = {
         "model": "starter-rerank",
         "query": "What is the capital of France?",
@@ -222,7 +222,7 @@ def test_each_line_of_the_log_is_json(server: Server) -> None:
     assert [line for line in lines if line and not line.startswith("{")] == []
 
 
-def test_operations(server: Server) -> None:
+def test_a_server_shows_its_health_models_memory_and_metrics(server: Server) -> None:
     assert server.http.get("/health/live").json() == {"status": "live"}
     listed = server.http.get("/v1/models").json()
     assert listed["object"] == "list"

@@ -48,7 +48,9 @@ def children() -> int:
 
 
 @pytest.mark.parametrize("ending", sorted(FORMATS))
-def test_formats(decoders: Decoders, tmp_path: Path, ending: str) -> None:
+def test_a_recording_in_any_format_keeps_its_length_level_and_pitch(
+    decoders: Decoders, tmp_path: Path, ending: str
+) -> None:
     sound = tone(20.0)
     samples = decoded(decoders, write(tmp_path / f"a.{ending}", sound))
     assert samples.dtype == np.float32

@@ -185,7 +185,7 @@ class TestEngine:
         finally:
             await engine.close()
 
-    async def test_words(self, english: Whisper, sounds: dict[str, Path]) -> None:
+    async def test_words_have_times_within_their_segment(self, english: Whisper, sounds: dict[str, Path]) -> None:
         events = await everything(english, sounds["long.flac"], word_timestamps=True)
         check(events, 40.0)
         assert all(segment.words is not None for segment in segments(events))
@@ -285,7 +285,7 @@ class TestEngine:
         assert max(event.batch for events in together for event in events if isinstance(event, Usage)) > 1
 
     @pytest.mark.parametrize("vad", [True, False])
-    async def test_short_windows(
+    async def test_short_windows_lose_nothing_and_are_padded_no_further(
         self,
         short_windows: Whisper,
         sounds: dict[str, Path],
@@ -326,7 +326,7 @@ class TestEngine:
         assert isinstance(reported[0], TranscriptInfo)
         assert 0 < reported[0].language_probability < 1
 
-    async def test_languages(self, multilingual: Whisper, sounds: dict[str, Path]) -> None:
+    async def test_a_language_is_detected_or_as_requested(self, multilingual: Whisper, sounds: dict[str, Path]) -> None:
         reported, given, translated = await asyncio.gather(
             everything(multilingual, sounds["short.wav"]),
             everything(multilingual, sounds["short.wav"], language="de"),

@@ -36,7 +36,7 @@ def chat(server: Server, model: str, **more: Any) -> ChatOpenAI:
     return ChatOpenAI(model=model, base_url=f"{server.url}/v1", api_key=SecretStr("none"), temperature=0, **more)
 
 
-async def test_langchains_chat(server: Server) -> None:
+async def test_langchains_chat_answers_whole_streamed_and_in_batches(server: Server) -> None:
     model = chat(server, "uppercase", stream_usage=True)
     answer = model.invoke([SystemMessage("be brief"), HumanMessage("hello world")])
     assert answer.text == "HELLO WORLD"
@@ -52,7 +52,7 @@ async def test_langchains_chat(server: Server) -> None:
     assert [one.text for one in await model.abatch(["one", "two"])] == ["ONE", "TWO"]
 
 
-def test_langchains_tools(server: Server) -> None:
+def test_langchain_gets_calls_and_sends_their_results(server: Server) -> None:
     model = chat(server, "starter-chat")
     answer = model.bind_tools(TOOLS, extra_body=SAYS_CALLS).invoke("light and air")
     assert [(call["name"], call["args"]) for call in answer.tool_calls] == [
@@ -77,7 +77,7 @@ def test_langchains_chat_over_the_responses_api(server: Server) -> None:
     assert answer.text == "HELLO WORLD"
 
 
-async def test_langchains_embeddings(server: Server, client: OpenAI) -> None:
+async def test_langchains_embeddings_equal_openais(server: Server, client: OpenAI) -> None:
     model = OpenAIEmbeddings(
         model="starter-embed", base_url=f"{server.url}/v1", api_key=SecretStr("none"), check_embedding_ctx_length=False
     )

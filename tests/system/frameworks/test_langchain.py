@@ -34,7 +34,7 @@ def results(server: Server) -> dict[str, Any]:
     return answers
 
 
-def test_coheres_reranker(results: dict[str, Any], server: Server) -> None:
+def test_langchains_cohere_reranker_agrees_with_coheres_client(results: dict[str, Any], server: Server) -> None:
     rerank = results["rerank"]
     client = cohere.ClientV2(api_key="none", base_url=server.url)
     answer = client.rerank(query=QUERY, documents=DOCUMENTS, model="starter-rerank")

@@ -172,7 +172,7 @@ def test_patterns_and_grammars_are_kept_to(client: OpenAI, model: str) -> None:
     assert ".cc:" not in refused.value.message, "a place in the source of a library"
 
 
-def test_logprobs(client: OpenAI) -> None:
+def test_logprobs_are_those_of_the_sent_tokens(client: OpenAI) -> None:
     content = chat(client, logprobs=True, top_logprobs=3, max_tokens=4).choices[0].logprobs.content
     assert len(content) == 4
     for token in content:

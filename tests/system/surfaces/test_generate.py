@@ -36,7 +36,7 @@ async def test_hugging_faces_client_generates(server: Server) -> None:
     assert (details.finish_reason, details.generated_tokens, details.input_length) == ("eos_token", 12, 14)
 
 
-def test_details(server: Server) -> None:
+def test_details_have_tokens_prompt_and_reason_of_the_end(server: Server) -> None:
     whole = hub(server).text_generation(PROMPT, details=True, decoder_input_details=True)
     assert whole.details is not None
     assert [token.text for token in whole.details.tokens] == TOKENS
@@ -62,7 +62,7 @@ def test_a_reported_seed_reproduces_the_answer(server: Server) -> None:
     assert len(found) > 1
 
 
-def test_grammars(server: Server) -> None:
+def test_a_grammar_binds_the_answer_or_is_refused(server: Server) -> None:
     client = hub(server)
     assert client.text_generation(PROMPT, grammar={"type": "json", "value": {"enum": [17]}}) == "17"  # type: ignore[arg-type]
     assert client.text_generation(PROMPT, grammar={"type": "regex", "value": "[0-9]{2}Q"})[2:] == "Q"  # type: ignore[arg-type]

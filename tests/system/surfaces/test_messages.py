@@ -85,7 +85,7 @@ def test_tokens_of_a_message_are_counted(claude: Anthropic) -> None:
     assert counted == claude.messages.create(**requested, max_tokens=1).usage.input_tokens
 
 
-def test_anthropics_errors(claude: Anthropic) -> None:
+def test_errors_have_anthropics_classes(claude: Anthropic) -> None:
     requested: Any = {"model": MODEL, "max_tokens": 4, "messages": HELLO}
     with pytest.raises(anthropic.NotFoundError) as missing:
         claude.messages.create(**{**requested, "model": "claude-99"})

@@ -72,7 +72,7 @@ def test_programs_need_not_say_that_it_is_json(server: Server, kind: str) -> Non
     assert page.status_code == 403
 
 
-def test_options_bind(clients: ollama.Client) -> None:
+def test_options_limit_stop_and_sample_the_answer(clients: ollama.Client) -> None:
     cut = clients.chat("uppercase", HELLO, options={**GREEDY, "num_predict": 3})
     assert (cut.message.content, cut.done_reason, cut.eval_count) == ("HEL", "length", 3)
     stopped = clients.chat("uppercase", HELLO, options={**GREEDY, "stop": [" "]})
@@ -101,7 +101,7 @@ def test_options_that_bind_nothing_are_named(server: Server) -> None:
     )
 
 
-def test_generate(clients: ollama.Client, server: Server) -> None:
+def test_generate_takes_prompts_with_or_without_the_template(clients: ollama.Client, server: Server) -> None:
     answer = clients.generate("uppercase", "hello world", options=GREEDY)
     assert (answer.response, answer.done_reason) == ("HELLO WORLD", "stop")
     lines = list(clients.generate("uppercase", "hello world", stream=True, options=GREEDY))
@@ -115,7 +115,7 @@ def test_generate(clients: ollama.Client, server: Server) -> None:
         assert wrong.value.status_code == 400
 
 
-def test_formats_bind(clients: ollama.Client) -> None:
+def test_a_format_binds_the_answer(clients: ollama.Client) -> None:
     requested: Any = [{"role": "user", "content": "alice is 30 years old and lives in paris"}]
     plain = clients.chat("extract-json", requested, format="json", options=GREEDY)
     assert json.loads(plain.message.content or "")["name"] == "alice"
@@ -123,7 +123,7 @@ def test_formats_bind(clients: ollama.Client) -> None:
     assert json.loads(bound.message.content or "")["city"] in ("paris", "rome")
 
 
-def test_logprobs(clients: ollama.Client) -> None:
+def test_logprobs_are_those_of_the_sent_tokens(clients: ollama.Client) -> None:
     answer = clients.chat("uppercase", HELLO, logprobs=True, top_logprobs=2, options={**GREEDY, "num_predict": 3})
     assert answer.logprobs is not None
     assert [one.token for one in answer.logprobs] == ["H", "E", "L"]
@@ -152,7 +152,7 @@ def test_requests_with_tools_are_accepted(clients: ollama.Client) -> None:
     assert not answer.message.tool_calls
 
 
-def test_embeddings(clients: ollama.Client, client: OpenAI) -> None:
+def test_embeddings_of_both_paths_equal_openais(clients: ollama.Client, client: OpenAI) -> None:
     texts = ["a cat sat on the mat", "quarterly revenue grew"]
     expected = [d.embedding for d in client.embeddings.create(model="starter-embed", input=texts).data]
     many = clients.embed("starter-embed", texts)

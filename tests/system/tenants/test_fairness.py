@@ -222,7 +222,7 @@ def test_the_pool_is_reported_and_a_long_prompt_takes_no_reserved_turn(shared: t
     assert "X-Roundhouse-Pool" not in chat(server, keys["reports"]).headers
 
 
-def test_deadlines(shared: tuple[Server, dict[str, str]]) -> None:
+def test_a_deadline_ends_a_late_answer_and_must_be_valid(shared: tuple[Server, dict[str, str]]) -> None:
     server, keys = shared
 
     def within(seconds: str, **more: Any) -> httpx.Response:

@@ -40,7 +40,7 @@ REQUEST: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", REQUEST)
-def test_messages(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
+def test_messages_have_anthropics_types(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 60, **REQUEST[name]}
     server: Server = request.getfixturevalue("thinker" if body["model"] == "thinker" else "server")
     if not stream:

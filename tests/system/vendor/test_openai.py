@@ -72,7 +72,7 @@ def answers(request: pytest.FixtureRequest, path: str, body: Body, *, stream: bo
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", CHATS)
-def test_chat_completions(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
+def test_chat_completions_have_openais_types(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 100, "temperature": 0, **CHATS[name]}
     kind: Any = ChatCompletionChunk if stream else ChatCompletion
     for answer in answers(request, CHAT, body, stream=stream):
@@ -81,7 +81,7 @@ def test_chat_completions(request: pytest.FixtureRequest, name: str, stream: boo
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", TEXTS)
-def test_completions(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
+def test_completions_have_openais_types(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
     body = {"model": MODEL, "prompt": "hello", "max_tokens": 5, "temperature": 0, **TEXTS[name]}
     for answer in answers(request, TEXT, body, stream=stream):
         for choice in answer["choices"]:
@@ -104,7 +104,7 @@ def put_documented_values(choice: Body, *, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", REQUESTS)
-def test_responses(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
+def test_responses_have_openais_types(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
     body = {"model": MODEL, "input": "hello", "max_output_tokens": 100, "temperature": 0, **REQUESTS[name]}
     kind: Any = ResponseStreamEvent if stream else Response
     received = answers(request, RESPONSES, body, stream=stream)

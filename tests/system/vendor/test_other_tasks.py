@@ -21,13 +21,13 @@ REQUEST = {"model": "starter-rerank", "query": "how do I open a file", "document
 SAMPLE = sorted((PACK / "samples").glob("*.wav"))[0]
 
 
-def test_embeddings(server: Server) -> None:
+def test_embeddings_have_their_vendors_types(server: Server) -> None:
     answer = whole(server.http, "/v1/embeddings", {"model": "starter-embed", "input": ["a", "b c"]})
     assert faults(CreateEmbeddingResponse, answer) == []
     assert faults(list[list[float]], whole(server.http, "/embed", {"inputs": ["a", "b c"]})) == []
 
 
-def test_embeddings_in_base64(server: Server) -> None:
+def test_embeddings_in_base64_have_openais_type_once_decoded(server: Server) -> None:
     """OpenAI's document has no type for them. Its clients decode them to lists of numbers, as this test does."""
     requested = {"model": "starter-embed", "input": "a", "encoding_format": "base64"}
     answer = whole(server.http, "/v1/embeddings", requested)
@@ -46,7 +46,7 @@ def test_embeddings_in_base64(server: Server) -> None:
         ("/v2/rerank", V2RerankResponse),
     ],
 )
-def test_rankings(server: Server, path: str, kind: Any, repeat: bool) -> None:
+def test_rankings_have_their_vendors_types(server: Server, path: str, kind: Any, repeat: bool) -> None:
     assert faults(kind, whole(server.http, path, {**REQUEST, "return_documents": repeat})) == []
 
 
@@ -63,7 +63,7 @@ def transcribe(server: Server, **more: Any) -> str:
     return answer.text
 
 
-def test_transcripts(server: Server) -> None:
+def test_transcripts_have_openais_types(server: Server) -> None:
     assert faults(Transcription, json.loads(transcribe(server, response_format="json"))) == []
     for granularities in (["word"], ["segment"], ["word", "segment"]):
         form = {"response_format": "verbose_json", "timestamp_granularities[]": granularities}
@@ -79,7 +79,7 @@ def test_transcripts_in_a_stream(server: Server) -> None:
         assert faults(kind, event) == []
 
 
-def test_models(server: Server) -> None:
+def test_models_have_openais_type(server: Server) -> None:
     for name in ("starter-chat", "uppercase"):
         assert faults(Model, server.http.get(f"/v1/models/{name}").json()) == []
     listed = server.http.get("/v1/models").json()

@@ -44,7 +44,7 @@ def user(text: str) -> Json:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", WORDS)
-def test_chat_completions(thinker: Server, name: str, form: str) -> None:
+def test_a_chat_completion_is_accepted_as_history(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "temperature": 0, "tools": CALLED}
     messages = [user(WORDS[name])]
     answer = SentAnswer(
@@ -61,7 +61,7 @@ def test_chat_completions(thinker: Server, name: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", WORDS)
-def test_responses(thinker: Server, name: str, form: str) -> None:
+def test_a_response_is_accepted_as_history(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "temperature": 0, "tools": FLAT, "input": [user(WORDS[name])]}
     answer = SentAnswer(Response, asking.whole(thinker.http, "/v1/responses", body))
     last = asking.events(thinker.http, "/v1/responses", body)[-1]["response"]
@@ -76,7 +76,7 @@ def test_responses(thinker: Server, name: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", WORDS)
-def test_messages(thinker: Server, name: str, form: str) -> None:
+def test_a_message_is_accepted_as_history(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "temperature": 0, "tools": ANTHROPICS, "max_tokens": 1500}
     messages = [user(WORDS[name])]
     answer = SentAnswer(Message, asking.whole(thinker.http, "/v1/messages", {**body, "messages": messages}))
@@ -94,7 +94,7 @@ def text(words: str) -> Json:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", WORDS)
-def test_ollama(thinker: Server, name: str, form: str) -> None:
+def test_an_answer_of_ollamas_api_is_accepted_as_history(thinker: Server, name: str, form: str) -> None:
     body: Json = {"model": "thinker", "tools": CALLED, "stream": False, "options": {"temperature": 0}}
     messages = [user(WORDS[name])]
     answer = SentAnswer(ChatResponse, asking.whole(thinker.http, "/api/chat", {**body, "messages": messages}))
@@ -107,7 +107,7 @@ def test_ollama(thinker: Server, name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_cohere(thinker: Server, name: str) -> None:
+def test_an_answer_of_coheres_api_is_accepted_as_history(thinker: Server, name: str) -> None:
     """Also checks that whole and streamed answers agree, strictly by the types of the package."""
     body: Json = {"model": "thinker", "temperature": 0, "tools": CALLED, "messages": [user(WORDS[name])]}
     whole = asking.whole(thinker.http, "/v2/chat", body)

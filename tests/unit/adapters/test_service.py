@@ -213,7 +213,7 @@ async def test_unused_files_are_removed_unless_they_are_leased(rig: Rig, folder:
     assert rig.on_disk() == {kept.version.digest.removeprefix("sha256:")}
 
 
-async def test_many_registrations(rig: Rig, folder: Path) -> None:
+async def test_concurrent_registrations_share_equal_content(rig: Rig, folder: Path) -> None:
     """Checks only counts; benchmarks/adapters measures the time."""
     for seed in range(10):
         write_adapter(folder / str(seed), seed=seed)

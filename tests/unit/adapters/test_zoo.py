@@ -82,7 +82,9 @@ def test_a_files_content_cannot_garble_a_message(folder: Path, base: Base) -> No
         (Bounds(adapter_tensors=5), "over the limit of 5"),
     ],
 )
-def test_size_caps(bounds: Bounds, words: str, folder: Path, base: Base) -> None:
+def test_an_adapter_over_a_bound_is_refused_with_the_bound(
+    bounds: Bounds, words: str, folder: Path, base: Base
+) -> None:
     write_adapter(folder)
     answer = judge(folder, base, bounds)
     assert any(words in fault for fault in answer.faults), answer.faults

@@ -130,7 +130,7 @@ async def test_only_finished_transcriptions_update_the_costs_of_recordings(
 
 # --- OpenAI's client -----------------------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("ignore:deprecated")  # deprecated by OpenAI, but still used
-async def test_openais_client(openai_client: openai.AsyncOpenAI) -> None:
+async def test_openais_client_reads_every_form_of_transcript(openai_client: openai.AsyncOpenAI) -> None:
     audio = openai_client.audio
     file = ("a.wav", WAV)
     plain = await audio.transcriptions.create(

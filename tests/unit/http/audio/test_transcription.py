@@ -153,7 +153,7 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
         ({"chunking_strategy": "auto", "vad_filter": "true"}, True),
     ],
 )
-async def test_voice_detection(
+async def test_each_vendors_field_sets_voice_detection(
     client: httpx.AsyncClient, gateway: FakeGateway, fields: dict[str, str], vad: bool | None
 ) -> None:
     assert (await post(client, **fields)).status_code == 200
@@ -166,14 +166,18 @@ async def test_voice_detection(
      ("en-US", "en"), ("pt_BR", "pt"), ("jv-ID", "jw"), ("zh-Hans-CN", "zh"), ("auto", None), ("nb-NO", "no"),
      ("fil-PH", "tl"), ("Mandarin", "zh"), ("Norwegian", "no")],
 )  # fmt: skip
-async def test_languages(client: httpx.AsyncClient, gateway: FakeGateway, given: str, code: str | None) -> None:
+async def test_a_language_may_be_a_code_a_name_or_a_locale(
+    client: httpx.AsyncClient, gateway: FakeGateway, given: str, code: str | None
+) -> None:
     assert (await post(client, language=given)).status_code == 200
     assert engine_request(gateway).language == code
     assert (await post(client, **{"languages[]": given})).status_code == 200
     assert engine_request(gateway).language == code
 
 
-async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+async def test_a_translation_is_english_and_counted_by_its_path(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
     path = "/v1/audio/translations"
     gateway.links["speech"].script = lambda _: [
         TranscriptInfo(language="de", language_probability=1, duration=1, duration_after_vad=1), *SEGMENTS, END,

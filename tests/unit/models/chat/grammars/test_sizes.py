@@ -42,12 +42,12 @@ def test_any_value_is_accepted_or_refused(kind: str, value: Any) -> None:
 
 
 @given(st.integers(0, 3 * USUAL.grammar_bytes))
-def test_bytes(size: int) -> None:
+def test_a_grammar_may_have_as_many_bytes_as_its_bound(size: int) -> None:
     assert bool(refused("regex", "a", size)) == (size > USUAL.grammar_bytes)
 
 
 @given(st.integers(0, 10**12), st.sampled_from(["{%d}", "{0,%d}", "{%d,}", "{ 1 , %d }"]))
-def test_repetitions(count: int, form: str) -> None:
+def test_repetitions_are_bounded_in_each_form_of_grammar(count: int, form: str) -> None:
     text = "(a|b)" + form % count
     over = count > USUAL.repetitions
     assert ("repetitions" in refused("regex", text)) == over
@@ -56,7 +56,7 @@ def test_repetitions(count: int, form: str) -> None:
 
 
 @given(st.integers(0, 2 * USUAL.choices))
-def test_choices(count: int) -> None:
+def test_choices_are_bounded(count: int) -> None:
     assert ("choices" in refused("choice", ["a"] * count)) == (count > USUAL.choices)
 
 
@@ -70,12 +70,12 @@ def test_properties_are_counted_over_the_whole_schema(first: int, second: int, n
 
 
 @given(st.integers(0, 4_000))
-def test_enum_entries(count: int) -> None:
+def test_entries_of_an_enum_are_bounded(count: int) -> None:
     assert ("enum" in refused("json", {"items": {"enum": list(range(count))}})) == (count > USUAL.enum_entries)
 
 
 @given(st.integers(1, 200), st.booleans())
-def test_nesting(levels: int, lists: bool) -> None:
+def test_nesting_is_bounded_in_schemas_and_grammars(levels: int, lists: bool) -> None:
     schema: Any = {}
     for _ in range(levels - 1):
         schema = [schema] if lists else {"not": schema}
