@@ -100,11 +100,7 @@ def put(data: dict[str, Any], key: str, value: object) -> None:
     """Set a dotted key. Raises Unfit if one of its parents is not a mapping."""
     parts = key.split(".")
     if not all(parts) or len(parts) > 6:
-        raise Unfit(
-            f"'{key}' is not a key of a recipe, such as memory.kv_cache.",
-            code="bad_recipe",
-            param="overrides",
-        )
+        raise Unfit(f"'{key}' is not a key of a recipe, such as memory.kv_cache.", code="bad_recipe", param="overrides")
     *parents, last = parts
     for part in parents:
         inner = data.setdefault(part, {})

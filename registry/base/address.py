@@ -20,10 +20,7 @@ TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
 """The same for use within one network, which decides where the IPv4 address is (RFC 8215)."""
 
 METADATA = frozenset(
-    map(
-        ipaddress.ip_address,
-        ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"),
-    )
+    map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
 )
 """Addresses at which Alibaba, Azure, Oracle, AWS and Google serve a machine's credentials, besides link-local ones."""
 

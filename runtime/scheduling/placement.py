@@ -177,13 +177,7 @@ class Placement:
         self._moves = Moves(self._device, self._host, self.line, self._pins)
 
     # --- events --------------------------------------------------------------------------------------------------
-    def enqueue(
-        self,
-        request_id: str,
-        digest: str | None,
-        now: float,
-        claim: QueueRequest = DEFAULT_REQUEST,
-    ) -> None:
+    def enqueue(self, request_id: str, digest: str | None, now: float, claim: QueueRequest = DEFAULT_REQUEST) -> None:
         """Add a request. Raises ValueError if the id is in use, Conflict if there are no adapter places."""
         if request_id in self._running:
             raise ValueError(f"request {request_id} is already running")

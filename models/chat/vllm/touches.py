@@ -537,12 +537,7 @@ USED = (
         LIVE,
         ENGINE,
     ),
-    VllmPatch(
-        "vllm.lora.worker_manager:WorkerLoRAManager._adapter_manager",
-        "the way to the places",
-        LIVE,
-        LORA,
-    ),
+    VllmPatch("vllm.lora.worker_manager:WorkerLoRAManager._adapter_manager", "the way to the places", LIVE, LORA),
     VllmPatch(
         "vllm.lora.worker_manager:WorkerLoRAManager._load_adapter",
         "vLLM's own loader, in a thread",

@@ -120,12 +120,7 @@ def _print_list(result: Json) -> None:
 
 
 @app.command()
-def get(
-    file: Id,
-    output: Output = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
+def get(file: Id, output: Output = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Download the content of a file. With --json but without --output, show its metadata instead.
 
     Example: roundhouse files get file-1f2e -o input.jsonl

@@ -223,12 +223,7 @@ def _arrive(client: Client, model: str, progress_bar: Bar) -> Json:
     return result
 
 
-def edit(
-    model: ModelName,
-    settings: Settings = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
+def edit(model: ModelName, settings: Settings = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Change values of a model's recipe. The new version takes effect once the model is not in use.
 
     The previous version stays available as MODEL@VERSION. An empty value restores the default.
@@ -277,12 +272,7 @@ def remove(
         print(f"Version {result['still']} from the server's own files is served now")
 
 
-def export(
-    model: ModelName,
-    output: Output = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
+def export(model: ModelName, output: Output = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Export a model's recipe as a YAML file for --recipes, with the reasons for its values.
 
     Example: roundhouse models export my-chat -o my-chat.yaml

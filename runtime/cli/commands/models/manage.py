@@ -53,12 +53,7 @@ def load(
 
 
 @app.command()
-def unload(
-    model: ModelName,
-    force: Force = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
+def unload(model: ModelName, force: Force = False, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Unload a model from memory after its running requests have finished.
 
     Example: roundhouse models unload starter-chat

@@ -128,11 +128,7 @@ def _with(definition: Json, settings: list[str] | None) -> Json:
 
 
 @app.command("test")
-def check(
-    provider: Name,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
+def check(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Test a provider: does it answer, does it accept the key, does it have the models of the recipe?
 
     Example: roundhouse providers test openai

@@ -93,12 +93,7 @@ def alias(
 
 
 @app.command()
-def rollback(
-    name: Name,
-    version: EarlierVersion = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
+def rollback(name: Name, version: EarlierVersion = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Make an earlier version the current one.
 
     Example: roundhouse routers rollback auto
@@ -107,12 +102,7 @@ def rollback(
 
 
 @app.command()
-def remove(
-    name: Name,
-    force: EvenInUse = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
+def remove(name: Name, force: EvenInUse = False, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Remove a router with all its versions. Refused while aliases point to it.
 
     Example: roundhouse routers remove support
