@@ -311,7 +311,8 @@ class AdapterService:
     ) -> CheckedAdapter:
         """Check a source and write its normalised form into `out`. Raises as `Checker.check`, or storage_full.
 
-        Teams take turns, and what waits for one keeps no room: half of what is left each, it would soon be all.
+        Teams take turns. Only the adapter whose turn it is reserves room on the disk: each takes up to half of the
+        rest, so those that wait would soon have it all.
         """
         async with self._turns.take(team):
             return await self._check_now(fetched, base, out, trusted=trusted)

@@ -62,7 +62,7 @@ class BatchService:
         self._pieces: FileBytes | None = None
         self._changed = asyncio.Event()
         self.output_sizes: LRUCache[tuple[str, OutputKind], int] = LRUCache(MOST_SIZES)
-        """Bytes of output files by batch, which only reading all their lines tells."""
+        """Bytes of output files by batch and kind, known only once all their lines have been read."""
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits)
         self.callbacks = CallbackService(store, addresses)

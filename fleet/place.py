@@ -18,7 +18,7 @@ No I/O, no clock. Traffic, `explain` and the simulation use the same function. T
    number gets a replica in the same way.
 7. Nothing that was moved is moved back within HOLD_SECONDS. For 6, a node gives up at most SWAPS_AN_HOUR models, and
    all nodes together only a few at a time (SWAP_PART). Placement by hand does not wait.
-8. A replica is never removed only because it has little to do: until 3, 4 or 6 nobody needs its memory.
+8. A replica is never removed only because it has little to do, but only by 3, 4 or 6, when another needs its memory.
 
 A new replica is placed on the fullest node whose load then stays within EVEN times the mean, so that models fit
 together and nodes are loaded evenly. If there is no such node, it is placed on the one with the lowest load.

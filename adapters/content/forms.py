@@ -27,7 +27,7 @@ TAKEN: Mapping[str, str] = {
     "a tokenizer with the adapter": "the base's is used, and must have the same tokens under the same ids",
     "a chat template with the adapter": "used for its requests if it differs from the base's; see below",
 }
-"""Accepted form to what is used of it."""
+"""Accepted forms, and what is used of each."""
 
 SHADOWS = frozenset({"__MACOSX", ".DS_Store"})
 
@@ -61,7 +61,7 @@ INITS: Mapping[str, str] = {
     **dict.fromkeys(("pissa", "olora", "corda", "lora_ga"), SAVE_CONVERTED),
     "loftq": f"peft cannot convert it. {MERGE}",
 }
-"""Values of init_lora_weights that change the base, or their beginnings, to the remedy. peft's
+"""Values of init_lora_weights that change the base, or how such values begin, to the remedy. peft's
 LoraModel.subtract_mutated_init can convert most of them."""
 
 

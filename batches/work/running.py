@@ -55,8 +55,7 @@ class LineAttempt:
     |------------------------------------------|-------------|-----------------------------------|
     | it has a ledger row                      | True        | the row's settlement              |
     | it was refused or stopped before that    | False       | the worker, with `change`         |
-    | its row never began, or was not open any | True        | the worker, which may be too late |
-    | more                                     |             |                                   |
+    | its row never began, or had been closed  | True        | the worker, which may be too late |
     """
 
     def __init__(
@@ -116,17 +115,8 @@ class LineAttempt:
         )
         reasoning = min(_reasoning_tokens(end.body), settled.completion_tokens)
         usage = LineUsage(settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens, reasoning)
-        self._end = LineEnd(
-            end.status,
-            end.code,
-            end.body,
-            self.request,
-            served=f"{entry.model}@{settled.revision}",
-            adapter=entry.adapter,
-            usage=usage,
-            retry_after=end.retry_after,
-            reached_engine=reached_engine,
-        )
+        served = f"{entry.model}@{settled.revision}"
+        self._end = replace(end, served=served, adapter=entry.adapter, usage=usage, reached_engine=reached_engine)
         return self
 
     def when_ended(self, then: Callable[[bool], None]) -> None:

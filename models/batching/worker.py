@@ -84,7 +84,7 @@ class _Speed:
 
     def learn(self, tokens: int, seconds: float, limits: BatchLimits) -> None:
         now = tokens / max(seconds, 1e-6)
-        # Only a full step tells the speed: a short one is mostly fixed cost.
+        # Only full steps are measured, since a short one is mostly fixed cost.
         if tokens >= limits.least:
             self.value = now if not self.value else (1 - MEMORY) * self.value + MEMORY * now
 
@@ -94,12 +94,12 @@ class Batcher(Generic[P, R]):
     """`run` turns payloads, longest first, into results in their order, in a thread.
 
     `prepare` is called before, in the same thread, with the tokens of the step and whether it runs alone. `examine` is
-    called there after a step that the library failed: it raises if no step can succeed any more, as when a GPU's
-    context is lost. Then the batcher is broken, and its heartbeats tell.
+    called there after a step that failed in the library: it raises if no step can succeed any more, as when a GPU's
+    context is lost. Then the batcher is broken, and its heartbeats fail.
 
     `prepare_step` turns payloads into what computes their results, as `run` would. A single worker has a second thread
-    that calls it for the next batch while one runs: at most one batch ahead, and only for a full one, so that a batch
-    is no smaller for it.
+    that calls it for the next batch while one runs. It prepares at most one batch ahead, and only a full one, so that
+    batches do not become smaller.
 
     | state   | submit, ping  | close               |
     |---------|---------------|---------------------|
@@ -229,7 +229,7 @@ class Batcher(Generic[P, R]):
                 self._busy, self._running = self._busy + bool(batch.entries), self._running + batch.tokens
                 alone = self._busy == 1 and not self._turns
                 if self._worth():
-                    self._wake.notify()  # what is left is for a thread that idles, if one does
+                    self._wake.notify()  # an idle thread takes the rest, if there is one
                 self._behind.notify()
             for loop, future in pings:
                 _tell(loop, future, None)
@@ -336,8 +336,8 @@ class Batcher(Generic[P, R]):
     ) -> Sequence[R | RoundhouseError]:
         """A result or an error per item.
 
-        What the library fails together runs again one by one: it may be one item that it cannot do, and the others may
-        be other clients'.
+        Items of a failed step run again one by one, since only one of them may be at fault, and the others may be other
+        clients'.
         """
         try:
             if self.prepare is not None:
@@ -345,7 +345,7 @@ class Batcher(Generic[P, R]):
             return step() if step is not None else self.run([picked.item.payload for picked in batch])
         except RoundhouseError as error:
             return [error] * len(batch)
-        except Exception as error:  # the border: whatever the library raises fails these items and no others
+        except Exception as error:  # any error of the library fails these items, and no others
             failed = EngineFailed(f"The engine failed: {type(error).__name__}: {error}")
             self._examine()
         if len(batch) == 1 or self._state != "started":
@@ -357,7 +357,7 @@ class Batcher(Generic[P, R]):
             return
         try:
             self.examine()
-        except Exception as error:  # whatever it raises: finding that is what it is there for
+        except Exception as error:  # any error means that no step can succeed
             with self._wake:
                 if self._state == "started":
                     self._state = f"broken: {type(error).__name__}: {error}"

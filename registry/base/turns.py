@@ -1,4 +1,4 @@
-"""Turns at something scarce that several teams want: none waits behind all that another one has asked for."""
+"""Fair turns at a scarce resource: no team waits until all requests of another one have ended."""
 
 import asyncio
 from collections import deque
@@ -79,7 +79,7 @@ class ListBuilder:
         self._turns = FairTurns()
 
     async def build(self, owner: str, entries: Iterable[T]) -> list[T]:
-        """Return the entries as a list. entries: computes each entry when it is asked for it."""
+        """Return the entries as a list. entries: an iterator that computes each entry when it is read."""
         built, rest = list[T](), iter(entries)
         async with self._turns.take(owner):
             while portion := list(islice(rest, PORTION)):

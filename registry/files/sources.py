@@ -104,7 +104,7 @@ class SurplusBytes(Exception):
 def bounded_progress(most: int) -> type:
     """Return a silent progress bar for huggingface_hub that raises SurplusBytes at more than `most` bytes.
 
-    The library compares sizes only after a download. It tells its bar of all bytes before it writes them.
+    The library compares sizes only after a download, but reports all bytes to its bar before it writes them.
     """
     from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 

@@ -193,7 +193,7 @@ def detect(requested: str, memory: int | Sequence[int] | None, host_budget: int 
 def _gpu_device(cards: Sequence[nvml.Gpu], given: Sequence[int], host: int, on_host: int, *, chosen: bool) -> Device:
     bytes_each = _each(given, [int(card.total * SHARE) for card in cards], len(cards))
     total, budget = sum(card.total for card in cards), sum(bytes_each)
-    is_part = cards[0].uuid.startswith(nvml.PART)  # by its number the driver tells of the whole GPU, if it may
+    is_part = cards[0].uuid.startswith(nvml.PART)  # by its number the driver would describe the whole GPU
     if len(cards) == 1 and not chosen and not is_part:
         return Device("cuda", CUDA, cards[0].name, total, budget, host, on_host)
     parts = tuple(

@@ -68,7 +68,7 @@ class Watcher:
             await asyncio.sleep(heartbeat)
             try:
                 await self._look(hung_after)
-            except Exception:  # no error may end the loop, or no hanging engine would be noticed any more
+            except Exception:  # an error must not end the loop, which notices hanging engines
                 log.exception("the models could not be watched")
 
     async def _look(self, hung_after: float) -> None:

@@ -104,7 +104,7 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 DOT = _inverted(_of("\n\r\u2028\u2029"))
 ANY = Chars(PLAIN)
 MOST_REPEATS = 128
-"""The grammar library (xgrammar 0.2.8) fails on more repetitions of what is ASCII, where it remembers grammars."""
+"""Most repetitions of ASCII. With more, the grammar library (xgrammar 0.2.8) fails where it caches grammars."""
 LONGEST = 1_000
 _COUNT = re.compile(r"\{(\d{1,9})(?:(,)(\d{1,9})?)?\}")
 _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")

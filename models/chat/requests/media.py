@@ -37,7 +37,7 @@ class MediaBudget:
         self.param, self.turns = param, asyncio.Semaphore(AT_ONCE)
 
     def take(self, count: int) -> None:
-        """Take bytes. Raises BadRequest if there are too few, now and from then on."""
+        """Take bytes. Raises BadRequest if there are too few, and at each later call."""
         with self._lock:
             self._left -= count
             if self._left < 0:
@@ -54,12 +54,12 @@ class MediaBudget:
             self.take(count)
 
     def allow(self, count: int) -> None:
-        """Raise BadRequest if so many bytes would be too much for a request, whatever was taken before."""
+        """Raise BadRequest if so many bytes would exceed the whole budget, without regard to what was taken before."""
         if count > self._total:
             self.take(count)
 
     def cancel(self) -> None:
-        """Let nothing more be taken, since the client has left: what is being decoded ends."""
+        """Refuse all further bytes, because the client has left. This ends running decoders."""
         with self._lock:
             self._left = -1
 

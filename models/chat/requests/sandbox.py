@@ -122,7 +122,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def printed(self, value: T) -> T:
-        """Count what is about to become text, and return it."""
+        """Count a value that is about to be printed, and return it."""
         if isinstance(value, (*_VIEWS, MethodType)):
             self._charge(_size(value))
         return self.counted(value)

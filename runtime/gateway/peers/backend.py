@@ -11,7 +11,7 @@ A request is sent at most MAX_NODES times, to the next node or again to the only
 has received nothing.
 
 If no node can take it, but reports are overdue on connections that have not broken, it waits for them up to
-OVERDUE_SECONDS: after this server stood still, such as a paused machine, it has not read yet what arrived meanwhile.
+OVERDUE_SECONDS: after a pause of this machine, for example, the server has yet to read what arrived meanwhile.
 
 A node is late (`fleet.lateness`) if the first byte of a stream takes more than LATE_SECONDS beyond twice the start time
 that it predicts. Whole answers, requests that wait for a load, and the lowest class are never late.
@@ -53,7 +53,7 @@ MAX_NODES = 2
 """The most nodes that a request is sent to."""
 LATE_SECONDS = 5.0
 OVERDUE_SECONDS, LOOK_SECONDS = 4.0, 0.05
-"""OVERDUE_SECONDS: after REPORT_SECONDS without data, a connection breaks and another one is opened."""
+"""Within OVERDUE_SECONDS a connection without data breaks (after REPORT_SECONDS), and another one is opened."""
 LEFT = "left"
 """The reason for a node if better ones were tried already or lack the weights."""
 

@@ -123,10 +123,10 @@ class Placer:
             return
         self.is_old = False
         self._follow(row)
-        led, self.is_leading = self.is_leading, await asyncio.to_thread(self._table.lead)
+        was_leading, self.is_leading = self.is_leading, await asyncio.to_thread(self._table.lead)
         if not self.is_leading:
             return
-        if not led:
+        if not was_leading:
             log.info("this server plans which node holds which model")
             self._before, self._mean = FleetPlan(row.replicas), DemandMean()
         now = asyncio.get_running_loop().time()

@@ -9,7 +9,7 @@ neither on the size of the pieces nor on the tokens: vLLM's reasoning parser, fe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -22,9 +22,9 @@ from models.chat.vllm.answers.readers import (
     LetterReader,
     NamedReader,
     ReasoningSplitter,
-    RequiredReader,
     ToolCall,
     is_whole,
+    read_required,
 )
 
 MOST_REQUIRED = 8
@@ -116,17 +116,17 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
         def _half(self, *, calls: bool) -> Any:
             return _only(kind, calls=calls)(*self._made[0], **self._made[1])
 
-        def read_block(self, text: str, request: Any) -> list[ToolCall | None]:
-            """Return the calls in a block from vLLM's own parser, which has state."""
+        def _read_block(self, request: Any, text: str) -> list[ToolCall | None]:
+            """Return the calls in a block from vLLM's own parser, which has state; see `ReadBlock`."""
             try:
-                result: Any = self._half(calls=True).extract_tool_calls(text, request)
+                result: Any = self._half(calls=True).extract_tool_calls(text.strip(), request)
             except Exception:
                 return []
             if not result.tools_called or (result.content or "").strip():
                 return []
-            return [self.make_call(call.function.name, call.function.arguments, call.id) for call in result.tool_calls]
+            return [self._make_call(call.function.name, call.function.arguments, call.id) for call in result.tool_calls]
 
-        def make_call(self, name: Any, arguments: Any, given: str | None = None) -> ToolCall | None:
+        def _make_call(self, name: Any, arguments: Any, given: str | None = None) -> ToolCall | None:
             """Create a call; None if it is not complete."""
             if not isinstance(name, str) or not name or not is_whole(arguments):
                 return None
@@ -144,10 +144,10 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
                 return None
             if self.tool_parser.supports_required_and_named:
                 if request.tool_choice == "required":
-                    return RequiredReader(self, request, REQUIRED)
+                    return CallReader(partial(read_required, make=self._make_call), REQUIRED)
                 if not isinstance(request.tool_choice, str | None):
-                    return NamedReader(self, self._get_function_name(request))
-            return CallReader(self, request, SYNTAXES[tool_parser])
+                    return NamedReader(self._make_call, self._get_function_name(request))
+            return CallReader(partial(self._read_block, request), SYNTAXES[tool_parser])
 
         def parse(
             self,

@@ -116,12 +116,10 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return tokens
 
 
-class CallMaker(Protocol):
-    """Creates calls from the text of an answer."""
-
-    def read_block(self, text: str, request: Any) -> list[ToolCall | None]: ...
-
-    def make_call(self, name: Any, arguments: Any, given: str | None = None) -> ToolCall | None: ...
+MakeCall = Callable[[Any, Any], ToolCall | None]
+"""Creates a call from a name and arguments; None if it is not complete."""
+ReadBlock = Callable[[str], list[ToolCall | None]]
+"""Returns the calls in a block of text, None for each that is not complete; empty if it has none."""
 
 
 class ContentReader(Protocol):
@@ -129,10 +127,10 @@ class ContentReader(Protocol):
 
 
 class CallReader:
-    """Extracts calls from the content of an answer."""
+    """Extracts calls from the content of an answer. read: gets the blocks that have one of the syntaxes."""
 
-    def __init__(self, maker: CallMaker, request: Any, syntaxes: tuple[CallSyntax, ...]) -> None:
-        self._maker, self._request = maker, request
+    def __init__(self, read: ReadBlock, syntaxes: tuple[CallSyntax, ...]) -> None:
+        self._read = read
         self._scanner = CallScanner(syntaxes, self._accept)
         self._calls: list[ToolCall] = []
         self._any = False
@@ -155,48 +153,34 @@ class CallReader:
 
     def _accept(self, readings: tuple[Reading, ...]) -> int:
         for text, length in readings:
-            if calls := self._read(text):
-                self._calls += calls
+            calls = self._read(text)
+            whole = [call for call in calls if call is not None]
+            if whole and len(whole) == len(calls):
+                self._calls += whole
                 self._any, self._blank = True, ""
                 return length
         return 0
 
-    def _read(self, text: str) -> list[ToolCall]:
-        """Return the complete calls of a block; empty if there are none."""
-        return self._whole(self._maker.read_block(text.strip(), self._request))
 
-    @staticmethod
-    def _whole(calls: list[ToolCall | None]) -> list[ToolCall]:
-        whole = [call for call in calls if call is not None]
-        return whole if len(whole) == len(calls) else []
-
-
-class RequiredReader(CallReader):
-    """Extracts calls from vLLM's own language for `tool_choice: required`."""
-
-    def _read(self, text: str) -> list[ToolCall]:
-        try:
-            items = json.loads(text)
-            calls = [
-                self._maker.make_call(item["name"], json.dumps(item["parameters"], ensure_ascii=False))
-                for item in items
-            ]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return []
-        return self._whole(calls)
+def read_required(text: str, make: MakeCall) -> list[ToolCall | None]:
+    """Return the calls in vLLM's own language for `tool_choice: required`; see `ReadBlock`."""
+    try:
+        return [make(item["name"], json.dumps(item["parameters"], ensure_ascii=False)) for item in json.loads(text)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []
 
 
 class NamedReader:
     """Uses the whole content of an answer as the arguments of the tool named in the request."""
 
-    def __init__(self, maker: CallMaker, name: str) -> None:
-        self._maker, self._name, self._text = maker, name, ""
+    def __init__(self, make: MakeCall, name: str) -> None:
+        self._make, self._name, self._text = make, name, ""
 
     def feed(self, text: str, *, finished: bool) -> Parts:
         self._text += text
         if not finished:
             return Parts()
-        call = self._maker.make_call(self._name, self._text) if self._text.strip() else None
+        call = self._make(self._name, self._text) if self._text.strip() else None
         return Parts(calls=(call,)) if call is not None else Parts(content=self._text)
 
 

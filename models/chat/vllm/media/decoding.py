@@ -1,7 +1,7 @@
-"""Decode images, sounds and videos only as far as the budget of their request.
+"""Decode images, sounds and videos only within the budget of their request.
 
 vLLM bounds each by itself: 600 s of a sound, 180 megapixels of an image or of each frame of a video. So 4,096 small
-files, or one, may take all memory of a slot: a video of 2 MB took 4 GB.
+files, or a single one, may take all memory of a slot: a video of 2 MB took 4 GB.
 
 Sounds are read here. vLLM's own readers differ in what they accept, and one of them takes integers for samples between
 -1 and 1, and the samples of two channels for those of one.
@@ -32,26 +32,26 @@ from registry.errors import BadRequest
 
 SAMPLE_BYTES = 4
 LOWEST_RATE = 4_000
-"""Samples per second of a sound at least. From 1 to 48,000, each part of it would grow as much at once."""
+"""Fewest samples per second of a sound. One with 1 per second would grow 48,000 times when it is resampled."""
 RATES = frozenset({16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000})
-"""Usual samples per second. From 44,101 to 16,000, for instance, torchaudio would build matrices of 6 GB each."""
+"""Usual samples per second. To resample from 44,101 to 16,000, for example, torchaudio would build matrices of 6 GB."""
 OTHER_RATE = 48_000
 """Samples per second of sounds that have others."""
 PROFILE, PROFILES = b"iCCP", 16
-"""Colour profiles of a PNG: each may be 1 KB that inflates to 1 MB, and Pillow reads all, for seconds."""
+"""Most colour profiles of a PNG. Each may be 1 KB that inflates to 1 MB, and Pillow reads all of them, for seconds."""
 SCAN, SCANNED = b"\xff\xda", 1 << 31
-"""The mark of a JPEG's scans, and the most pixels that they may have together. Each passes over the whole picture: of
-85 megapixels 400 scans take 16 s, and 1.4 MB. Usual are 10."""
+"""The mark of a JPEG's scans, and the most pixels that all of them may have together. Each passes over the whole image:
+400 scans of 85 megapixels have 1.4 MB and take 16 s. A usual image has 10."""
 TILES = 1 << 16
-"""Most tiles of an image. A TIFF of 3 MB may have 350,000 of one pixel, 4 us each."""
+"""Most tiles of an image. A TIFF of 3 MB may have 350,000 tiles of one pixel, which take 4 us each."""
 SLOW, SLOW_PIXELS = ("dds_rgb", "fits_gzip", "ppm", "ppm_plain", "qoi"), 1_000_000
-"""Decoders of Pillow's in Python, which take up to 1 us for a pixel and hold all other threads up meanwhile."""
+"""Pillow's decoders in Python, and the most pixels for them: each takes up to 1 us, in which all other threads wait."""
 LARGE_DECODERS = {"AVIF": 10, "JPEG2000": 16, "WEBP": 16}
-"""Formats whose decoders take much more than the image, and how many bytes for a pixel."""
+"""Formats whose decoders take much more memory than the image: bytes per pixel."""
 PLAIN_MODES, PLAIN_BYTES, OTHER_BYTES = ("1", "L", "P", "RGB"), 5, 9
-"""Modes of images without alpha, and the bytes for a pixel of these and others, converted to RGB."""
+"""Modes of images without alpha, and the bytes per pixel to convert these and others to RGB."""
 ALLOWANCE = 2
-"""Times the request's total that the decoder of one image may take."""
+"""The decoder of one image may take this many times the budget of its request."""
 UPRIGHT = {
     2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
     6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
@@ -60,15 +60,15 @@ UPRIGHT = {
 ORIENTED = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """Keys of an image's `info` that may hold its orientation."""
 FRAME_LEAST = 8
-"""Bytes of a frame at least. A header may claim any number of frames, and vLLM tries to read each."""
+"""Fewest bytes of a frame. A header may claim any number of frames, and vLLM tries to read each."""
 PART_LEAST = 1024
-"""Bytes counted for a part of a sound at least. A file of 25 MB may have millions of one sample, 50 us each."""
+"""Fewest bytes counted for a part of a sound. A file of 25 MB may have millions of one sample, each 50 us."""
 LARGEST_BLOCK = 1 << 27
 """Bytes that FFmpeg may take at once. A WAV of 100 bytes may claim a title of 2 GB, which FFmpeg would fill with 0."""
 OPENCV = "opencv"
 """The only decoder of videos whose formats and frames are bounded."""
 HEADER_SECONDS = 10.0
-"""Longest time for a file's header. FFmpeg compares each tag with all before: 150,000 in an MP3 of 3 MB take 48 s."""
+"""Longest time for a file's header. FFmpeg compares each tag with all earlier ones: 150,000 in 3 MB take 48 s."""
 HEADERS = Decoders()
 """Processes that read headers first, since nothing stops FFmpeg within one."""
 FRAME_COUNT = 7
@@ -76,7 +76,7 @@ FRAME_COUNT = 7
 TRACK_READERS = ("vllm.model_executor.models.nano_nemotron_vl",)
 """Models that read a video's file again for its sound, if the recipe's `mm_processor_kwargs` say so."""
 TRACK_BYTES = 1 << 28
-"""Bytes of such a sound at most, beside the budget of its request."""
+"""Most bytes of such a sound, which the budget of its request does not count."""
 _FRAME: ContextVar[int] = ContextVar("roundhouse_frame", default=0)
 """Pixels of a frame of the video that this thread decodes."""
 
@@ -177,9 +177,9 @@ def pass_context(pool: Any) -> None:
 
 
 def _check_work(opened: PIL.Image.Image, data: bytes) -> None:
-    """Raise ValueError for an image that takes much more work than its size tells."""
+    """Raise ValueError for an image that takes much more work than its size suggests."""
     pixels, tiles = opened.width * opened.height, getattr(opened, "tile", ())
-    is_jpeg = any(tile.codec_name == "jpeg" for tile in tiles)  # in other files the mark stands by chance
+    is_jpeg = any(tile.codec_name == "jpeg" for tile in tiles)  # other files may contain the mark by chance
     if is_jpeg and (scans := data.count(SCAN)) * pixels > SCANNED:
         raise ValueError(f"The image has {scans} scans, too many for its size: send it as a baseline JPEG.")
     if len(tiles) > TILES:

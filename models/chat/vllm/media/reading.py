@@ -13,11 +13,11 @@ from models.chat.vllm.media.decoding import pass_context
 from registry.errors import BadRequest
 
 NESTED = ("BLP", "ICNS", "ICO", "IPTC")
-"""Formats that are not read: an image of any size may be inside one that seems small, or is decoded when opened."""
+"""Formats that are not read: a small image may contain one of any size, or is decoded as soon as it is opened."""
 
 
 def patch(factories: Any, image: Any, renderer: Any) -> None:
-    """Cache processed media in the slot, under keys of ours, and open no images in formats of `NESTED`.
+    """Cache processed media in the slot, under our own keys, and open no images in formats of `NESTED`.
 
     factories, image: the modules of vllm.multimodal. renderer: vLLM's class that processes media.
     """

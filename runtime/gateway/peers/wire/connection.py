@@ -63,8 +63,8 @@ class WireConnection(asyncio.Protocol):
         """The reason why it is closed. None while it is open."""
         self.idle_since = 0.0
         self.received_at = -inf
-        """The event loop's time at which the node last sent something. Its kernel opens connections even if the process
-        stands still."""
+        """The event loop's time at which the node last sent something. Its kernel accepts connections even if the
+        process hangs."""
 
     # --- a request --------------------------------------------------------------------------------------------------
     async def send(self, head: bytes, body: bytes) -> None:
