@@ -234,12 +234,12 @@ def translate_errors() -> Iterator[None]:
 
 
 def refusal(error: Unavailable) -> str:
-    """Return the driver's words if the database refused a connection or could not be reached, else ''.
+    """Return the driver's words if PostgreSQL refused a connection or could not be reached, else ''.
 
     They may name hosts, users and databases, and are only for the server's operator.
     """
     cause = error.__cause__
-    if not isinstance(cause, DBAPIError) or cause.statement is not None:
+    if not isinstance(cause, DBAPIError) or cause.statement is not None or isinstance(cause.orig, sqlite3.Error):
         return ""
     return " ".join(str(cause.orig).split())
 
@@ -259,6 +259,12 @@ def _unavailable(error: BaseException | None) -> Unavailable:
             "A database file of the server is damaged. Restore a backup into a new data directory: roundhouse restore.",
             code="database_damaged",
         )
+    if getattr(error, "sqlite_errorcode", 0) in (sqlite3.SQLITE_IOERR_SHMMAP, sqlite3.SQLITE_IOERR_SHMLOCK):
+        return Unavailable(
+            "The file system of the server's state cannot map files into memory or lock them, like some network "
+            "shares. Move the data directory to a local disk (--data-dir), or name a PostgreSQL (--database).",
+            code="database_unavailable",
+        )
     if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return Unavailable(
             "The disk that holds the server's state is full or broken. Nothing was changed.", code="disk_full"
@@ -272,7 +278,8 @@ def _unavailable(error: BaseException | None) -> Unavailable:
         )
     if _code(error) == sqlite3.SQLITE_BUSY:
         return Unavailable(
-            "Another program locks a database file of the server. Nothing was changed.",
+            "Another program locks a database file of the server, or its file system has no locks, like some network "
+            "shares. Nothing was changed.",
             code="database_unavailable",
             retry_after=5,
         )

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from registry.errors import Conflict
+from registry.errors import Conflict, Unavailable
 from registry.storage.database import Database
 
 ENVIRONMENT = Path(__file__).parent
@@ -118,10 +118,16 @@ def _least(database: Database, table: str) -> str | None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time turn on SQLite's log, because two at once get an error."""
+    """Let one process at a time turn on SQLite's log, because two at once get an error. Raises Unavailable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise Unavailable(
+                f"{folder} cannot be locked: {error.strerror}. Name a data directory on a local disk: --data-dir.",
+                code="database_unavailable",
+            ) from error
         yield
     finally:
         os.close(handle)

@@ -14,7 +14,7 @@ from registry.errors import Unavailable
 from registry.names import DEFAULT_TEAM
 from registry.records import RouterKey
 from registry.state.database import State
-from registry.storage.database import Database
+from registry.storage.database import Database, file_url, refusal, translate_errors
 from registry.storage.files import is_full, sync_all, unusable
 from tenants.keys import secret
 from tenants.keys.accounts import AccountTable
@@ -39,6 +39,25 @@ def test_an_error_of_a_file_says_what_to_do(number: int, reported: str, tmp_path
     assert words.startswith(f"{tmp_path / 'x'} cannot be read or created: {os.strerror(number)}.")
     assert reported in words
     assert ("has to own it" in words) == (number == errno.EACCES)
+
+
+def test_a_share_without_locks_or_mapped_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMMAP
+    with pytest.raises(Unavailable, match="like some network shares"), translate_errors():
+        raise error
+    (tmp_path / "x.db").mkdir()
+    with closing(Database(file_url(tmp_path / "x.db"), read_only=True)) as database:
+        with pytest.raises(Unavailable) as reported, database.read():
+            pass
+        assert refusal(reported.value) == "", "SQLite's words say nothing more"
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    with pytest.raises(Unavailable, match=r"cannot be locked: No locks available\. Name a data directory"):
+        open_tables(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
