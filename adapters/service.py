@@ -134,8 +134,8 @@ class AdapterService:
                 checked = await self._check(fetched, base, out, team=team, trusted=trusted)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe, base.origin)
                 # A commit that has begun finishes even if the caller has left.
-                registered = await run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
-                await asyncio.to_thread(self.notes.write, checked.digest, checked.notes)
+                store = partial(self._store_files, out, checked)
+                registered = await run_to_end(self._commit(key, new, alias, shared, partial(accept, checked), store))
             try:
                 registered = await self._prune(registered)
             except RoundhouseError as error:  # it is registered; the name's next version prunes again
@@ -149,19 +149,23 @@ class AdapterService:
     async def _commit(
         self,
         key: AdapterKey,
-        out: Path,
         new: NewVersion,
         alias: str | None,
         shared: bool | None,
         accept: Callable[[], None],
+        store: Callable[[], None],
     ) -> RegisteredVersion:
         """Store the files, then the state, so that a crash leaves garbage but never a dangling name."""
         async with self._store_lock:
             accept()
             await asyncio.to_thread(self._state.adapters.announce, new.digest, new.bytes)
-            await asyncio.to_thread(self.store.commit, out, new.digest)
+            await asyncio.to_thread(store)
             self.stored_digests |= {new.digest}
             return await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
+
+    def _store_files(self, out: Path, checked: CheckedAdapter) -> None:
+        self.store.commit(out, checked.digest)
+        self.notes.write(checked.digest, checked.notes)
 
     async def _prune(self, registered: RegisteredVersion) -> RegisteredVersion:
         """Remove old versions beyond the bound."""

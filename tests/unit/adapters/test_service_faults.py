@@ -6,12 +6,14 @@ import shutil
 import signal
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adapters.service import AdapterService
-from adapters.types import Base, UploadedArchive
+from adapters.store import AdapterNotes
+from adapters.types import Base, CheckedAdapter, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.recipes.fields import PathSource
@@ -106,6 +108,31 @@ async def test_a_copy_that_is_cancelled_while_it_is_stored_is_whole(
     service.store.verify(version.digest)
     assert service.stored_digests == {version.digest}
     assert not any(path.startswith("tmp-") for path in rig.on_disk())
+
+
+async def test_notes_are_stored_before_the_name_even_if_the_caller_leaves(
+    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, register = rig.service._check, rig.state.adapters.register
+    begun, may_go = threading.Event(), threading.Event()
+
+    async def noted(*given: object, **options: object) -> CheckedAdapter:
+        return replace(await check(*given, **options), notes=("a rank pattern",))  # type: ignore[arg-type]
+
+    def wait(*given: object) -> RegisteredVersion:
+        begun.set()
+        may_go.wait()
+        return register(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rig.service, "_check", noted)
+    monkeypatch.setattr(rig.state.adapters, "register", wait)
+    adding = asyncio.create_task(rig.add("tune", folder, 0))
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    adding.cancel()
+    may_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    assert AdapterNotes(rig.data / "notes").of(rig.version("tune").digest) == ("a rank pattern",)
 
 
 async def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
