@@ -59,18 +59,19 @@ class WirePool:
         loop = asyncio.get_running_loop()
         failure: OSError | None = None
         for family, protocol, address in await _addresses(node):
-            made = self._make_socket(family, protocol)
+            made, connection = self._make_socket(family, protocol), WireConnection(loop, partial(self._forget, node))
             try:
                 made.setblocking(False)
                 await loop.sock_connect(made, address)
-                _, connection = await loop.create_connection(
-                    partial(WireConnection, loop, partial(self._forget, node)),
+                await loop.create_connection(
+                    lambda connection=connection: connection,
                     sock=made,
                     ssl=self._tls,
                     server_hostname=None if self._tls is None else node.name,
                 )
                 return connection
             except BaseException as error:
+                connection.close()  # before its socket, whose number the next socket gets
                 made.close()
                 if not isinstance(error, OSError):
                     raise

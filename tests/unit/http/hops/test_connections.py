@@ -16,6 +16,7 @@ import pytest
 from registry.errors import NodeFailed
 from runtime.gateway.peers import connection
 from runtime.gateway.peers.following import PATH
+from runtime.gateway.peers.wire.connection import WireConnection
 from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, Node, opened
 
@@ -109,3 +110,25 @@ async def test_after_this_process_stood_still_it_reads_before_it_gives_up(monkey
     assert await anext(chunks) == b"came meanwhile"
     with pytest.raises(TimeoutError):
         await anext(chunks)
+
+
+async def test_a_client_that_leaves_as_a_connection_opens_leaves_no_socket_behind(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS would still shut down on the socket's number, which the next socket gets."""
+    node = fleet.node("node-1")
+    await fleet.start(node)
+    pool, address = fleet.peer_client._wire, fleet.peer_client._addresses(node.name, node.address)
+    with monkeypatch.context() as patch:
+        made = WireConnection.connection_made
+
+        def leave(opened: WireConnection, transport: asyncio.BaseTransport) -> None:
+            made(opened, transport)
+            opening.cancel()
+
+        patch.setattr(WireConnection, "connection_made", leave)
+        opening = asyncio.create_task(pool.open(address))
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    for another in [await pool.open(address) for _ in range(8)]:
+        another.close()
