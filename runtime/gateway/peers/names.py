@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from fleet.reports import Digest
 from registry.base.json import NOT_JSON
-from registry.catalog import ResolvedName
+from registry.catalog import Catalog, ResolvedName
 from registry.errors import NotFound, RoundhouseError
 from registry.files.context import Ability
 from registry.recipes.definition import Recipe
@@ -86,6 +86,8 @@ class PeerNames:
         self._nodes: dict[str, _NodeEntry] = {}
         self._left: dict[str, tuple[_NodeEntry, float]] = {}
         """Nodes that left, and until when they are remembered."""
+        self._left_names: tuple[Catalog, Names] | None = None
+        """Their names, and the catalog with whose adapters and aliases they were made."""
         self._state = state
         self.models: Mapping[str, PeerModel] = {}
         self.names = Names((), state)
@@ -100,23 +102,28 @@ class PeerNames:
             log.error("the names of a node cannot be read", extra={"node": node, "cause": str(error)})
             return
         self._left.pop(node, None)
+        self._left_names = None
         self._nodes[node] = _NodeEntry(_models(node, given.models), frozenset(given.digests))
         self._merge()
 
     def remove(self, node: str) -> None:
         if (entry := self._nodes.pop(node, None)) is not None:
             self._left[node] = entry, monotonic() + LEFT_SECONDS
+            self._left_names = None
             self._merge()
 
     def has_left(self, model_ref: ModelRef, caller: Caller) -> bool:
         """Whether a name that no node has belongs to a node that left a short time ago."""
-        now = monotonic()
-        self._left = {node: one for node, one in self._left.items() if one[1] > now}
-        recipes = {id_: model.recipe for entry, _ in self._left.values() for id_, model in entry.models.items()}
-        if not recipes:
+        if any(until <= monotonic() for _, until in self._left.values()):
+            self._left = {node: one for node, one in self._left.items() if one[1] > monotonic()}
+            self._left_names = None
+        if not self._left:
             return False
+        if self._left_names is None or self._left_names[0] is not self.names.catalog:
+            recipes = {id_: model.recipe for entry, _ in self._left.values() for id_, model in entry.models.items()}
+            self._left_names = self.names.catalog, Names([*recipes.values()], self._state)
         try:
-            Names([*recipes.values()], self._state).resolve(model_ref, caller)
+            self._left_names[1].resolve(model_ref, caller)
         except NotFound:
             return False
         except RoundhouseError:
