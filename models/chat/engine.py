@@ -14,6 +14,7 @@ import msgspec
 
 from models.chat import processes, settings, warmup
 from models.chat.adapters import EngineAdapters
+from models.chat.answers.custom_calls import CustomCalls
 from models.chat.answers.fitting import Renamer, fit_answer
 from models.chat.answers.responses import echo
 from models.chat.answers.shapes import Overrides
@@ -56,7 +57,7 @@ class ReadCall:
     """A call whose request was read, checked and translated."""
 
     request: ChatRequest
-    client: ClientTools | None
+    client: ClientTools | CustomCalls | None
     """Restores the client's own tools in the answer."""
     echoed: Overrides
     template: str

@@ -2,7 +2,8 @@
 
 | the client sends                      | the model sees                           | the client gets back              |
 |---------------------------------------|------------------------------------------|-----------------------------------|
-| Responses: `custom`                   | a function with one string, `input`      | `custom_tool_call`                |
+| Chat Completions: `custom`            | a function with one string, `input`      | a call of type `custom`           |
+| Responses: `custom`                   | the same                                 | `custom_tool_call`                |
 | `local_shell`, `shell`, `apply_patch` | a function of that name                  | `local_shell_call` and so on      |
 | `namespace`                           | its functions, as `namespace__function`  | `function_call` with `namespace`  |
 | Messages: `bash_*`, `text_editor_*`,  | a function of the tool's name            | `tool_use`, as for any function   |
@@ -11,13 +12,15 @@
 Calls in earlier turns are translated the same way, so a client can send its history back unchanged.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from models.chat.answers.custom_calls import CustomCalls
 from models.chat.requests.allowed_tools import GivenTools
-from models.chat.requests.request import MESSAGES, RESPONSES, ChatRequest
+from models.chat.requests.request import CHAT, MESSAGES, RESPONSES, ChatRequest
 from models.chat.requests.tool_kinds import ANTHROPIC, BY_ITEM, KINDS, Json
 from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
@@ -25,6 +28,7 @@ from registry.errors import BadRequest
 SEPARATOR = "__"
 NULLABLE = ("id", "status", "encrypted_content")
 """Fields of items that clients send as null, but that vLLM's classes accept only if absent."""
+_CUSTOM, _NULL = b'"custom"', b"null"
 _EVENT, _DATA = b"event: ", b"\ndata: "
 
 
@@ -120,7 +124,7 @@ class ClientTools:
         return {"type": kind.item, **known, **named, **kind.read(_arguments(item))}
 
 
-def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTools | None:
+def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTools | CustomCalls | None:
     """Turn the client's own tools into functions. Returns None if there are none or the answer needs no conversion.
 
     given: the tools and the choice that the answer repeats instead of the request's.
@@ -130,6 +134,8 @@ def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTo
     if request.path == MESSAGES:
         _translate_messages(request)
         return None
+    if request.path == CHAT:
+        return _translate_chat(request)
     if request.path != RESPONSES:
         return None
     _translate_history(request)
@@ -140,12 +146,7 @@ def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTo
     functions: list[Any] = []
     for index, tool in enumerate(tools):
         functions += _functions(tool, f"tools[{index}]", calls)
-    names = [function.get("name") for function in functions if isinstance(function, dict)]
-    for name in calls:
-        if names.count(name) > 1:
-            raise BadRequest(
-                f"Two tools have the name '{name}': give each a name of its own.", param="tools", code="invalid_value"
-            )
+    _refuse_same(calls, [function.get("name") for function in functions if isinstance(function, dict)])
     listed, choice = request.fields["tools"], request.fields.get("tool_choice")
     if given is not None:
         listed, choice = _listed(given.tools), given.choice
@@ -153,6 +154,69 @@ def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTo
     request.replace("tools", msgspec.json.encode(functions))
     _translate_choice(request)
     return translated
+
+
+def _refuse_same(calls: Iterable[str], names: list[Any]) -> None:
+    for name in calls:
+        if names.count(name) > 1:
+            raise BadRequest(
+                f"Two tools have the name '{name}': give each a name of its own.", param="tools", code="invalid_value"
+            )
+
+
+def _translate_chat(request: ChatRequest) -> CustomCalls | None:
+    """Turn custom tools of Chat Completions into functions, also in earlier turns and in the choice."""
+    if any(_CUSTOM in bytes(request.fields.get(name, _NULL)) for name in ("messages", "tool_choice")):
+        messages = request.value("messages")
+        if isinstance(messages, list):
+            past = [_past_calls(message) for message in messages]
+            if past != messages:
+                request.replace("messages", msgspec.json.encode(past))
+        match request.object("tool_choice"):
+            case {"type": "custom", "custom": {"name": name}}:
+                choice = {"type": "function", "function": {"name": name}}
+                request.replace("tool_choice", msgspec.json.encode(choice))
+    if _CUSTOM not in bytes(request.fields.get("tools", _NULL)):
+        return None  # the usual case
+    calls: dict[str, _Called] = {}
+    functions = [_chat_function(tool, calls) for tool in request.value("tools") or ()]
+    if not calls:
+        return None
+    named = [
+        tool["function"] for tool in functions if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
+    ]
+    _refuse_same(calls, [function.get("name") for function in named])
+    request.replace("tools", msgspec.json.encode(functions))
+    return CustomCalls(frozenset(calls))
+
+
+def _chat_function(tool: Any, calls: dict[str, _Called]) -> Any:
+    match tool:
+        case {"type": "custom", "custom": {"name": str()} as custom}:
+            form = custom.get("format")
+            grammar = form.get("grammar") if isinstance(form, dict) else None
+            [function] = _functions({"type": "custom", **custom, "format": grammar}, "tools", calls)
+            return {"type": "function", "function": {key: one for key, one in function.items() if key != "type"}}
+        case _:
+            return tool
+
+
+def _past_calls(message: Any) -> Any:
+    match message:
+        case {"tool_calls": list(calls)}:
+            return {**message, "tool_calls": [_past_call(call) for call in calls]}
+        case _:
+            return message
+
+
+def _past_call(call: Any) -> Any:
+    match call:
+        case {"type": "custom", "custom": {"name": name} as custom}:
+            arguments = msgspec.json.encode({"input": custom.get("input", "")}).decode()
+            rest = {key: value for key, value in call.items() if key != "custom"}
+            return {**rest, "type": "function", "function": {"name": name, "arguments": arguments}}
+        case _:
+            return call
 
 
 def _listed(tools: msgspec.Raw) -> msgspec.Raw:

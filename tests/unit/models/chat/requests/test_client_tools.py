@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from models.chat.answers.custom_calls import CustomCalls
 from models.chat.requests import client_tools
 from models.chat.requests.client_tools import ClientTools
 from models.chat.requests.request import ChatRequest
@@ -25,7 +26,97 @@ CRM = {
 def translated(path: str = RESPONSES, **body: Any) -> tuple[dict[str, Any], ClientTools | None]:
     request = ChatRequest(path, json.dumps({"model": "m", **body}).encode())
     tools = client_tools.translate(request)
+    assert not isinstance(tools, CustomCalls)
     return json.loads(request.body), tools
+
+
+GRAMMAR = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a+/"}}
+CHAT_TOOL = {"type": "custom", "custom": {"name": "edit", "description": "Edit a file.", "format": GRAMMAR}}
+PLAIN = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+def chatting(**body: Any) -> tuple[dict[str, Any], CustomCalls]:
+    request = ChatRequest("/v1/chat/completions", json.dumps({"model": "m", **body}).encode())
+    tools = client_tools.translate(request)
+    assert isinstance(tools, CustomCalls)
+    return json.loads(request.body), tools
+
+
+def test_a_custom_tool_of_a_chat_is_a_function_with_one_text() -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "edit", "input": 'say "hi"'}}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
+    choice = {"type": "custom", "custom": {"name": "edit"}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}, result]
+    body, _ = chatting(tools=[PLAIN, CHAT_TOOL], tool_choice=choice, messages=messages)
+    plain, function = body["tools"]
+    assert plain == PLAIN
+    assert function["function"]["parameters"]["required"] == ["input"]
+    assert function["function"]["description"].endswith("follows this lark grammar:\nstart: /a+/")
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "edit"}}
+    [past] = body["messages"][1]["tool_calls"]
+    assert past == {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "edit", "arguments": '{"input":"say \\"hi\\""}'},
+    }
+    assert body["messages"][2] == result
+    with pytest.raises(BadRequest, match="Two tools have the name 'edit'"):
+        chatting(tools=[CHAT_TOOL, {"type": "function", "function": {"name": "edit"}}])
+
+
+@pytest.mark.parametrize(
+    "tools", [[], [{"type": "custom"}], [{"type": "custom", "custom": {}}], ["custom"], "custom", 7]
+)
+def test_what_is_no_custom_tool_is_left_to_vllm(tools: Any) -> None:
+    request = ChatRequest("/v1/chat/completions", json.dumps({"model": "m", "tools": tools, "messages": 3}).encode())
+    before = request.body
+    assert client_tools.translate(request) is None
+    assert request.body == before
+
+
+def test_calls_of_a_custom_tool_have_its_type_in_a_whole_answer() -> None:
+    _, tools = chatting(tools=[PLAIN, CHAT_TOOL], messages=[])
+    other = {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"id": "c1", "type": "function", "function": {"name": "edit", "arguments": '{"input": "a\\nb"}'}}
+    cut = {"id": "c3", "type": "function", "function": {"name": "edit", "arguments": '{"input": "a'}}
+    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [called, other, cut]}}]}
+    [choice] = json.loads(tools.restore(json.dumps(answer).encode()))["choices"]
+    assert choice["message"]["tool_calls"] == [
+        {"id": "c1", "type": "custom", "custom": {"name": "edit", "input": "a\nb"}},
+        other,
+        {"id": "c3", "type": "custom", "custom": {"name": "edit", "input": '{"input": "a'}},
+    ]
+
+
+def test_calls_of_a_custom_tool_have_its_type_in_a_stream() -> None:
+    _, tools = chatting(tools=[PLAIN, CHAT_TOOL], messages=[])
+
+    def sent(*pieces: tuple[int, str | None, str], finish: str | None = None) -> list[dict[str, Any]]:
+        """Return what the client gets for pieces of calls: index, name in the first one, and arguments."""
+        calls = [
+            {"index": i, **({"id": f"c{i}", "type": "function"} if name else {}),
+             "function": {"arguments": text, **({"name": name} if name else {})}}
+            for i, name, text in pieces
+        ]  # fmt: skip
+        choice = {"index": 0, "delta": {"tool_calls": calls} if calls else {}, "finish_reason": finish}
+        event = tools.restore(b"data: %s\n\n" % json.dumps({"choices": [choice]}).encode())
+        [got] = json.loads(event.removeprefix(b"data: "))["choices"]
+        assert got["finish_reason"] == finish
+        return got["delta"].get("tool_calls", [])
+
+    first = {"index": 0, "id": "c0", "type": "custom", "custom": {"name": "edit", "input": ""}}
+    assert sent((0, "edit", "")) == [first]
+    assert sent((0, None, '{"input": "a')) == []
+    assert sent((0, None, 'b"}')) == [{"index": 0, "custom": {"input": "ab"}}]
+    assert sent((0, None, " "), (1, "f", "{")) == [
+        {"index": 1, "id": "c1", "type": "function", "function": {"arguments": "{", "name": "f"}}
+    ]
+    assert sent((1, None, "}")) == [{"index": 1, "function": {"arguments": "}"}}]
+    whole = {"index": 2, "id": "c2", "type": "custom", "custom": {"name": "edit", "input": "x"}}
+    assert sent((2, "edit", '{"input": "x"}')) == [whole]
+    assert sent((3, "edit", '{"inp')) == [{**first, "index": 3, "id": "c3"}]
+    assert sent(finish="length") == [{"index": 3, "custom": {"input": '{"inp'}}]
+    assert tools.restore(b"data: [DONE]\n\n") == b"data: [DONE]\n\n"
 
 
 def call(name: str, arguments: str, **more: Any) -> dict[str, Any]:
