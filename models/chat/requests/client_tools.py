@@ -294,6 +294,8 @@ def _past(item: Any) -> Json | None:
         if kind == "reasoning":  # vLLM's class requires an id
             without.setdefault("id", "rs_0")
         return _past(without) or without
+    if kind == "function_call_output" and item.get("output") is None:
+        return {**item, "output": ""}
     if kind == "function_call" and item.get("namespace"):
         name = f"{item['namespace']}{SEPARATOR}{item.get('name')}"
         return {key: value for key, value in item.items() if key != "namespace"} | {"name": name}

@@ -74,6 +74,12 @@ def test_what_is_no_custom_tool_is_left_to_vllm(tools: Any) -> None:
     assert request.body == before
 
 
+def test_a_functions_result_that_is_null_is_empty() -> None:
+    result = {"type": "function_call_output", "call_id": "c1", "output": None}
+    body, _ = translated(input=[result, {**result, "output": "null"}])
+    assert [item["output"] for item in body["input"]] == ["", "null"]
+
+
 def test_calls_of_a_custom_tool_have_its_type_in_a_whole_answer() -> None:
     _, tools = chatting(tools=[PLAIN, CHAT_TOOL], messages=[])
     other = {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "{}"}}
