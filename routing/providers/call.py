@@ -248,9 +248,12 @@ class ProviderCall:
             raise BadAnswer(f"answered with an object without {name}")
         if name == "choices":
             try:
-                msgspec.json.decode(content, type=list[dict[str, msgspec.Raw]])
+                choices = msgspec.json.decode(content, type=list[dict[str, msgspec.Raw]])
             except NOT_JSON:
                 raise BadAnswer("answered with choices that are no list of objects") from None
+            messages = [bytes(choice.get("message", b"")) for choice in choices]
+            if planned.surface is Surface.CHAT and not all(message.startswith(b"{") for message in messages):
+                raise BadAnswer("answered with a choice without a message")
         return data, parts
 
     def _counted(self, reported: Usage, text_bytes: int = 0) -> Usage:

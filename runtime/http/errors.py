@@ -50,10 +50,10 @@ _ANTHROPIC = {
 """Other statuses are "invalid_request_error" below 500, and "api_error" above."""
 
 
-_TEI = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
-"""Other statuses are "Validation"."""
-_TGI = {429: "overloaded", 500: "generation", 503: "overloaded"}
-"""Other statuses are "validation"."""
+_TEI = {429: "Overloaded", 503: "Unhealthy"}
+"""Other statuses are "Validation" below 500, and "Backend" above."""
+_TGI = {429: "overloaded", 503: "overloaded"}
+"""Other statuses are "validation" below 500, and "generation" above. Clients raise an error of this name."""
 _UNREADABLE = ("invalid_json", "json_too_deep")
 _OF_COHERES_SDKS = (Dialect.COHERE, Dialect.JINA)
 """Dialects of the paths that Cohere's SDKs use: version 1's rerank is Jina's."""
@@ -76,9 +76,11 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
         case Dialect.COHERE:
             return {"message": message}
         case Dialect.TEI:
-            return {"error": message, "error_type": _TEI.get(error.status, "Validation")}
+            kind = _TEI.get(error.status, "Validation" if error.status < 500 else "Backend")
+            return {"error": message, "error_type": kind}
         case Dialect.TGI:
-            return {"error": message, "error_type": _TGI.get(error.status, "validation")}
+            kind = _TGI.get(error.status, "validation" if error.status < 500 else "generation")
+            return {"error": message, "error_type": kind}
         case Dialect.OLLAMA:
             return {"error": message}
         case Dialect.JINA:  # clients of vLLM and OpenAI use these paths too, and read `error`

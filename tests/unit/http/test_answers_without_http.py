@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from models.messages import Chunk, EmbedResult, Event, HttpCall, ResponseEnd, ResponseStart, Usage
-from registry.errors import QueueFull
+from registry.errors import DeadlineExceeded, EngineFailed, ProviderFailed, QueueFull, RoundhouseError, StorageFull
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End
+from runtime.http import errors
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import Caller, ServiceClass
 from tests.unit.http.answering import Answered, answer
@@ -84,6 +85,13 @@ async def test_errors_are_answers_of_the_dialect(
     assert found.status == status
     for key, value in field.items():
         assert (error[key].items() >= value.items()) if isinstance(value, dict) else error[key] == value
+
+
+@pytest.mark.parametrize("error", [EngineFailed, ProviderFailed, DeadlineExceeded, StorageFull])
+def test_a_failure_on_our_side_is_no_validation_error(error: type[RoundhouseError]) -> None:
+    """Text Generation Inference's client raises an error of this name, and a 502 blamed its request."""
+    assert errors.body(error("no luck"), errors.Dialect.TEI)["error_type"] == "Backend"
+    assert errors.body(error("no luck"), errors.Dialect.TGI)["error_type"] == "generation"
 
 
 async def test_a_full_queue_has_a_retry_after(gateway: FakeGateway) -> None:

@@ -373,6 +373,7 @@ async def test_ollamas_errors_name_what_a_providers_document_lacks(tmp_path: Pat
     [
         {"choices": "none"},
         {"choices": [7]},
+        {"choices": [{"message": None, "finish_reason": "stop"}]},
         {"choices": [{"message": {"content": 7}}]},
         {"choices": [{"message": {"content": "a"}, "finish_reason": "network_error"}]},
     ],
