@@ -31,6 +31,21 @@ class Model(Protocol):
     def adapters(self) -> Sequence[str]: ...
 
 
+class ConsoleAdapter(Protocol):
+    """The fields of an adapter in `GET /v1/adapters/{name}` by which one is found."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def base(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def aliases(self) -> Mapping[str, str]: ...
+
+
 class ConsoleRouter(Protocol):
     """The fields of a router in `GET /v1/routers/{name}`."""
 
@@ -163,7 +178,7 @@ class Host(Protocol):
         """Return the recipe as the text of a recipe file. Raises NotFound."""
         ...
 
-    async def adapters(self) -> Sequence[object]:
+    async def adapters(self) -> Sequence[ConsoleAdapter]:
         """Return the adapters as in `GET /v1/adapters`."""
         ...
 

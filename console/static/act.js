@@ -223,8 +223,9 @@ document.addEventListener("htmx:after:request", ({ detail: { ctx: { response: { 
 // Fetch the parts of a page again after a change: <div data-part="rows">. Each is its own `source`, because htmx queues one
 // request per source and drops further ones.
 document.addEventListener("changed", () => {
+  const words = new URLSearchParams({ words: document.querySelector("[name=words]")?.value ?? "" });
   for (const part of document.querySelectorAll("[data-part]")) {
-    window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}`, { source: part, target: part, swap: part.getAttribute("hx-swap") ?? "innerHTML" });
+    window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}&${words}`, { source: part, target: part, swap: part.getAttribute("hx-swap") ?? "innerHTML" });
   }
 });
 

@@ -1,15 +1,35 @@
 """Adapters: places, versions, aliases; register, roll back, pin."""
 
-from console.host import Context, Page, Visit
+from console.host import ConsoleAdapter, Context, Page, Visit
 from tenants.caller import Scope
 
+MAX_ROWS = 100
+"""Rows per load. Further ones are loaded when the viewer scrolls to them."""
 MOST_VERSIONS = 20
 """Most versions of an adapter in the table, the newest ones."""
 
 
 async def context(visit: Visit) -> Context:
     bases = [model.id for model in visit.host.models() if model.task == "chat"]
-    return {"adapters": await visit.host.adapters(), "bases": bases, "most_versions": MOST_VERSIONS}
+    query, adapters = visit.request.query_params, await visit.host.adapters()
+    words, after = query.get("words", "")[:200], query.get("after")
+    found = [one for one in adapters if _has(one, words.lower().split())]
+    if after is not None:
+        found = next((found[n:] for n, one in enumerate(found, 1) if after == f"{one.base}:{one.name}"), [])
+    return {
+        "adapters": adapters,
+        "rows": found[:MAX_ROWS],
+        "are_more": len(found) > MAX_ROWS,
+        "words": words,
+        "bases": bases,
+        "most_versions": MOST_VERSIONS,
+    }
+
+
+def _has(adapter: ConsoleAdapter, words: list[str]) -> bool:
+    """Return whether an adapter's names and digest contain all words."""
+    text = " ".join((adapter.name, adapter.base, adapter.version, adapter.digest, *adapter.aliases)).lower()
+    return all(word in text for word in words)
 
 
 PAGE = Page("Adapters", 30, frozenset((Scope.ADAPTERS,)), context, frozenset(("rows",)))

@@ -82,7 +82,8 @@ def test_a_recipe_is_changed_and_a_model_removed(page: Any, server: Server) -> N
 
 def test_the_filter_finds_an_adapter_among_many(page: Any) -> None:
     page.goto("adapters")
-    page.fill("[data-filter=rows]", "rot13")
+    with renewal(page):
+        page.fill("[name=words]", "rot13")
     assert page.locator("#rows > tr:visible").count() == 1
     with renewal(page):
         page.evaluate("document.dispatchEvent(new Event('changed'))")
