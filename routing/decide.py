@@ -103,10 +103,10 @@ class _Deciding:
             reasons = "; ".join(f"{name}: {why}" for name, why in why_not.items())
             whys = {*why_not.values()}
             if whys & {NO_TOOLS, NO_IMAGES} and whys <= {NO_TOOLS, NO_IMAGES, NOT_INSIDE}:  # no target is only away
-                what = "'tools'" if NO_TOOLS in whys else "images"
+                # Ollama's clients retry without tools after these words
+                lack = "does not support tools" if NO_TOOLS in whys else "takes no images"
                 raise BadRequest(
-                    f"No target of router '{self.spec.id}' takes {what}: leave them out, or name another model. "
-                    f"{reasons}.",
+                    f"Router '{self.spec.id}' {lack}: leave them out, or name another model. {reasons}.",
                     code="unsupported_value",
                     param="tools" if NO_TOOLS in whys else None,
                 )

@@ -372,7 +372,7 @@ def test_what_no_target_ever_takes_is_the_clients_fault(
 ) -> None:
     """It was a 503 with Retry-After, so that clients repeated it for ever."""
     unable = dict.fromkeys(("small", "big"), TargetFacts(calls_tools=False))
-    with pytest.raises(BadRequest, match=r"No target of router 'r' takes .*: leave them out") as refused:
+    with pytest.raises(BadRequest, match=r"Router 'r' (does not support tools|takes no images): leave") as refused:
         decide(features, router(), facts(**unable, away=TargetFacts(**away)))
     assert (refused.value.code, refused.value.param) == ("unsupported_value", param)
     with pytest.raises(Unavailable, match="away: model_unavailable"):  # it may answer later
