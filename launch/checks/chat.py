@@ -6,6 +6,7 @@ from typing import Any
 
 from launch.checks.network import network_faults, tensor_names
 from launch.files.listing import Listing, list_folder
+from models import tokenizer_files
 from models.chat.vllm import source as vllm_source
 from registry.base.json import read_object
 from registry.base.wording import first_line
@@ -34,6 +35,7 @@ def faults_of(recipe: Recipe, folder: Path) -> Iterator[str]:
 def _tokenizer_faults(recipe: Recipe, folder: Path, listing: Listing) -> Iterator[str]:
     from transformers import AutoTokenizer
 
+    tokenizer_files.patch()
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         ids = tokenizer("Hello")["input_ids"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from models import nvml
+from models import nvml, tokenizer_files
 from models.batching import engine as batched_engine
 from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from models.text import missing_config
@@ -43,6 +43,7 @@ def import_library() -> Any:
         import tqdm
         from transformers.utils import logging
 
+    tokenizer_files.patch()
     logging.disable_progress_bar()
     tqdm.tqdm.set_lock(threading.RLock())  # its default is a semaphore in /dev/shm, which an ended slot leaves behind
     return sentence_transformers

@@ -90,7 +90,10 @@ def llama(folder: Path, *, tied: bool) -> Path:
 
 
 def tied_llama(folder: Path) -> Path:
-    return llama(folder, tied=True)
+    """Name the class of another tokenizer, as in DeepSeek's distilled Llamas."""
+    llama(folder, tied=True)
+    edit(folder / "tokenizer_config.json", tokenizer_class="LlamaTokenizerFast")
+    return folder
 
 
 def tie_key_missing(folder: Path) -> Path:

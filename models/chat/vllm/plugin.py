@@ -14,6 +14,7 @@ from multiprocessing import util
 
 from packaging.version import Version
 
+from models import tokenizer_files
 from models.chat.vllm import variables
 from models.process_control import die_with_parent
 from registry.errors import EngineFailed
@@ -124,6 +125,7 @@ def _patch_all() -> None:
     from models.chat.vllm.media import decoding, reading, sending
     from models.chat.vllm.steps import batch_share
 
+    tokenizer_files.patch()
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     read.patch_loader(lora_model)
     core.patch(EngineCore, enter)

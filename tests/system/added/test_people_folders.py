@@ -125,14 +125,14 @@ def test_an_adapter_with_other_tokens_is_refused_with_their_names(server: Server
 @pytest.mark.parametrize("maker", TAKEN_CHATS, **ids)
 def test_a_chat_model_answers_as_in_transformers(maker: Maker, server: Server, tmp_path: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, TokenizersBackend
 
     folder, name = folder_of(maker, tmp_path / "it"), maker.__name__
     result = run(server, "models", "add", folder, "--id", name, "--set", "dtype=float32", "--yes")
     assert result.exit_code == 0, result.output
     network = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
     template = (CHAT / "chat_template.jinja").read_text()
-    assert answers(server, name) == own_answers(network, AutoTokenizer.from_pretrained(str(folder)), template)
+    assert answers(server, name) == own_answers(network, TokenizersBackend.from_pretrained(str(folder)), template)
 
 
 @pytest.mark.parametrize("maker", TAKEN_MODELS, **ids)
