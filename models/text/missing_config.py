@@ -53,12 +53,18 @@ def _refuse_other_sizes(mismatched: Collection[tuple[str, Sequence[int], Sequenc
 
 
 def _refuse_further_layers(unexpected: Iterable[str], model: Any) -> None:
-    """Refuse files with more layers than the network has, which transformers ignores."""
+    """Refuse files with more layers than the network has, or with more in a layer, which transformers ignores."""
     present = {place for name in model.state_dict() if (place := _place(name, model))}
     config = model.config.to_dict()
     drafts = any("nextn" in key or "mtp" in key for key in config)
     for name in sorted(unexpected):
         place = _place(name, model)
+        if place in present and name.endswith(".weight"):  # such as BERT's relative positions
+            raise Unfit(
+                f"its files have {name}, which a {type(model).__name__} of the installed transformers does not have, "
+                "and which would be left out. Add a model whose network it has.",
+                code="bad_weights",
+            )
         if place and not drafts and (place.layers, 0) in present and place not in present:
             raise Unfit(
                 f"its files have {name}, of a layer that config.json does not have, and which would be left out. "

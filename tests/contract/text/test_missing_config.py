@@ -145,6 +145,18 @@ async def test_weights_that_config_json_leaves_out_are_refused(
         await vectors(folder, ["steam"])
 
 
+async def test_weights_that_the_librarys_network_has_no_place_for_are_refused(tmp_path: Path) -> None:
+    """transformers 5 has no relative positions of BERT any more, and gave other vectors without them."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    file = write(tmp_path, bert(), position_embedding_type="relative_key") / "model.safetensors"
+    name = "encoder.layer.0.attention.self.distance_embedding.weight"
+    save_file({**load_file(file), name: torch.randn(255, 8)}, file, {"format": "pt"})
+    with pytest.raises(Unfit, match=rf"have {name}, which a BertModel of .* does not have"):
+        await vectors(tmp_path, ["steam"])
+
+
 @pytest.mark.parametrize("padding", [None, "<added>"])
 async def test_a_tokenizer_without_padding_of_the_networks_embeds(tmp_path: Path, padding: str | None) -> None:
     texts = ["steam", text(20)]
