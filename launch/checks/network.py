@@ -13,8 +13,7 @@ from typing import Any
 
 from launch.files.listing import INDEX
 from models.chat.vllm import source as vllm_source
-from registry.base.json import read_object
-from registry.files.shape import text_config
+from registry.files.shape import read_config, text_config
 
 FEW = 5
 _LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(?P<number>\d+)\.")
@@ -28,7 +27,7 @@ WITHOUT_PREFIX = frozenset({"BloomForCausalLM", "GPT2LMHeadModel", "NemotronHFor
 
 def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
     """Yield faults of the weights' names. weights: tensor name to file."""
-    config = read_object(folder / "config.json")
+    config = read_config(folder)
     kind = _class_of(config)
     if kind is None or "auto_map" in config:
         return

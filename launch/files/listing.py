@@ -11,7 +11,7 @@ from models.sources.repository import Repository, files_of, missing_bytes
 from models.sources.resolve import EXCLUDED
 from registry.errors import Unfit
 from registry.files import git_lfs
-from registry.files.shape import nested_configs
+from registry.files.shape import QUANTIZATION, nested_configs, with_quantization
 from registry.files.sources import TIMEOUT, endpoint, hub_errors
 from registry.files.weights import BITS, Weights, chosen_files
 from registry.recipes.fields import HubSource
@@ -21,6 +21,7 @@ SMALL = 8 * 2**20
 MOST_FILES = 10_000
 READ = (
     "config.json",
+    QUANTIZATION,
     "modules.json",
     "adapter_config.json",
     "config_sentence_transformers.json",
@@ -64,10 +65,14 @@ class Listing:
         return sum(size for name, size in self.sizes.items() if name.endswith(endings))
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return the object in a small file; empty if there is none. Raises Unfit if it is broken."""
+        """Return the object in a small file; empty if there is none. Raises Unfit if it is broken.
+
+        config.json also has the quantization that older ModelOpts store in a file of its own.
+        """
         if name not in self._parsed:
             content = self._read(name)
-            self._parsed[name] = content if isinstance(content, dict) else {}
+            parsed = content if isinstance(content, dict) else {}
+            self._parsed[name] = with_quantization(parsed, self.json(QUANTIZATION)) if name == "config.json" else parsed
         return self._parsed[name]
 
     def array(self, name: str) -> list[Any]:

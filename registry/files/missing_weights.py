@@ -13,9 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from registry.base.json import read_object
 from registry.errors import Unfit
-from registry.files.shape import is_explicit, one_layer
+from registry.files.shape import is_explicit, one_layer, read_config
 
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>[qkvo]_proj|(?:gate|up|down)_proj|w[123]|in_proj_(?:qkv|[abz]))"
@@ -48,7 +47,7 @@ def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]], nar
 
     `names`: all tensors in the weight files of `folder`, with their shapes. `narrow`: those of 8 bits.
     """
-    config = read_object(folder / "config.json")
+    config = read_config(folder)
     if _headless(config, names):
         raise Unfit(
             f"{folder} has no lm_head.weight, and its config.json says that it needs one (tie_word_embeddings is "

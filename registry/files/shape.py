@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from registry.base.json import read_object
 from registry.errors import Unfit
 
+QUANTIZATION = "hf_quant_config.json"
+"""File in which ModelOpt before 0.31 describes how weights are quantized; newer ones do so in config.json."""
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
@@ -211,6 +214,21 @@ DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
     "aria_text": (4096, 32, 4096, 32, None, None, 32000, 2048),
 }
 """Defaults of transformers 5 by `model_type`, in the order of FIELDS, checked by a test; None: computed or absent."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return config.json, with the quantization from a file of its own; empty if unreadable."""
+    return with_quantization(read_object(folder / "config.json"), read_object(folder / QUANTIZATION))
+
+
+def with_quantization(config: dict[str, Any], separate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json with the quantization that ModelOpt stores in a file of its own, as vLLM reads it."""
+    quantization = separate.get("quantization")
+    if "quantization_config" in config or not isinstance(quantization, dict):
+        return config
+    form = str(quantization.get("quant_algo") or "")
+    method = "modelopt_fp4" if "FP4" in form else "modelopt"
+    return {**config, "quantization_config": {**quantization, "quant_method": method, "format": form}}
 
 
 def nested_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -7,6 +7,12 @@ from typing import Any
 import pytest
 
 from launch.checks.network import network_faults
+from launch.proposal.draft import Machine
+from launch.proposal.propose import propose
+from launch.request import ModelRequest
+from registry.errors import Unfit
+from registry.recipes.fields import HubSource
+from tests.unit.launch.listings import listing_of
 
 LAYERS = 3
 SUFFIXES = {
@@ -61,3 +67,17 @@ def test_files_that_end_before_the_last_layer_are_refused(tmp_path: Path) -> Non
 def test_a_head_of_another_name_is_no_fault(tmp_path: Path) -> None:
     names = ["gpt_neox.embed_in.weight", "gpt_neox.layers.0.attention.dense.qweight", "embed_out.weight"]
     assert faults(tmp_path, names, "GPTNeoXForCausalLM", "gpt_neox") == ""
+
+
+def test_a_quantization_in_a_file_of_its_own_counts(tmp_path: Path) -> None:
+    """As older ModelOpts store it. NVFP4's packed weights were taken for those of another config.json."""
+    quantization = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(quantization))
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": LAYERS}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    names = [*names_of("fp8"), "lm_head.weight"]
+    assert not [*network_faults(tmp_path, dict.fromkeys(names, "model.safetensors"))]
+    config |= {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}
+    listing = listing_of({"config.json": config, "hf_quant_config.json": quantization}, {"model.safetensors": 10**6})
+    with pytest.raises(Unfit, match=r"quantized as modelopt_fp4, NVFP4, which this CPU does not support"):
+        propose(listing, HubSource(hub="a/b", revision="0" * 40), ModelRequest("x"), Machine("cpu", 8 << 30))
