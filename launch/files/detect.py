@@ -12,6 +12,7 @@
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +45,8 @@ RANKS = re.compile(r"^pipeline_tag: *text-ranking *$", re.MULTILINE)
 """BASE and RANKS are in the metadata of a model card."""
 HALF_WHISPERS = frozenset({"WhisperForAudioClassification", "WhisperForCausalLM"})
 """An encoder that classifies, or a decoder that drafts for a larger model."""
+PICTURES = "torchvision"
+"""The package for pictures, which is not installed for CPUs."""
 CT2_WHISPER = frozenset({"suppress_ids", "suppress_ids_begin", "lang_ids", "alignment_heads"})
 """Keys of the config.json that CTranslate2 writes for a Whisper."""
 ENCODERS = re.compile(
@@ -388,6 +391,11 @@ def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
         )
     if any(key in config_part for config_part in nested_configs(config) for key in ("vision_config", "audio_config")):
         notes.append("It also takes images or sound in its own format; only text has been tested here.")
+        if find_spec(PICTURES) is None:
+            notes.append(
+                f"In vLLM, most networks that see need the package {PICTURES}, which is not installed here: a load "
+                "fails, also for text. Add a model for text only, or install it."
+            )
     return tuple(notes)
 
 
