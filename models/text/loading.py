@@ -84,6 +84,7 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     missing_config.refuse_missing_weights(missing, type(model[0].model).__name__)
     missing_config.read_plainly(model[0], path)
     missing_config.refuse_without_vocabulary(model.tokenizer, path)
+    missing_config.add_stated_ends(model.tokenizer, path)
     missing_config.lend_padding(model.tokenizer, vocabulary_of(model))
     return model.eval().requires_grad_(False)
 

@@ -137,6 +137,23 @@ def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
         )
 
 
+ENDS = ("Llama", "CodeLlama", "Gemma", "Cohere")
+"""Beginnings of tokenizer classes that added the end of a text by `add_eos_token` when their models were trained."""
+
+
+def add_stated_ends(tokenizer: Any, path: Path) -> None:
+    """Let texts end as tokenizer_config.json says, which transformers 5 ignores if there is a tokenizer.json.
+
+    e5-mistral pools its last token, which was then a text's last word instead of </s>.
+    """
+    stated = read_object(path / "tokenizer_config.json")
+    if stated.get("add_eos_token") is not True or not str(stated.get("tokenizer_class")).startswith(ENDS):
+        return
+    if tokenizer.backend_tokenizer.encode("a").ids[-1:] != [tokenizer.eos_token_id]:
+        tokenizer.add_bos_token = bool(stated.get("add_bos_token", True))
+        tokenizer.add_eos_token = True
+
+
 def lend_padding(tokenizer: Any, vocabulary: int) -> None:
     """Give a tokenizer a padding token that the network has, if its own is missing or unknown.
 

@@ -157,6 +157,25 @@ async def test_weights_that_the_librarys_network_has_no_place_for_are_refused(tm
         await vectors(tmp_path, ["steam"])
 
 
+async def test_texts_end_as_the_tokenizers_config_says(tmp_path: Path) -> None:
+    """e5-mistral's tokenizer.json has no end, and transformers 5 ignores `add_eos_token` beside it."""
+    import torch
+    from transformers import MistralConfig, MistralModel
+
+    torch.manual_seed(3)
+    network = MistralModel(MistralConfig(**SIZES, num_key_value_heads=2)).eval()
+    more = {"tokenizer_class": "LlamaTokenizerFast", "bos_token": "[CLS]", "eos_token": "[SEP]", "add_eos_token": True}
+    file = write(tmp_path, network, more) / "tokenizer.json"
+    whole = Tokenizer.from_file(str(file)).encode("steam").ids
+    content = json.loads(file.read_text())
+    content["post_processor"]["single"].pop()
+    file.write_text(json.dumps(content))
+    assert Tokenizer.from_file(str(file)).encode("steam").ids == whole[:-1]
+    with torch.inference_mode():
+        expected = network(input_ids=torch.tensor([whole])).last_hidden_state[0].mean(0)
+    np.testing.assert_allclose((await vectors(tmp_path, ["steam"]))[0], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("padding", [None, "<added>"])
 async def test_a_tokenizer_without_padding_of_the_networks_embeds(tmp_path: Path, padding: str | None) -> None:
     texts = ["steam", text(20)]
