@@ -2,7 +2,7 @@
 
 transformers 5 builds tokenizers of many classes anew from their vocabulary, and splits texts in the class's way, not in
 the file's. Makers often named a class that splits otherwise: all blanks of a prompt were lost with DeepSeek's distilled
-Llamas, and SmolLM2 and StarCoder 2 read numbers by other tokens than in training.
+Llamas, SmolLM2 and StarCoder 2 read numbers by other tokens than in training, and DeBERTa 3 knew no "…" any more.
 """
 
 import json
@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PROBE = "Don't, I'LL: 12345 x=[y];\n\n  naïve\tcafé 列車 3.5%  "
+PROBE = "Don't, I'LL: 12345 x=[y];\n\n  naïve\tcafé 列車 3.5% ＡＢ ﬁ…\u00a0x  "
 """A text that common ways to split it divide differently."""
+
+UNIGRAM = r'"type"\s*:\s*"Unigram"'
 
 
 @cache
@@ -30,7 +32,8 @@ def patch() -> None:
         from transformers import TokenizersBackend
 
         others = {name: value for name, value in named.items() if name not in ("config", "mistral_format")}
-        return TokenizersBackend.from_pretrained(folder, *arguments, **others)
+        inputs = tokenizer.model_input_names
+        return TokenizersBackend.from_pretrained(folder, *arguments, model_input_names=inputs, **others)
 
     AutoTokenizer.from_pretrained = classmethod(from_pretrained)
 
@@ -43,12 +46,15 @@ def _is_rebuilt(tokenizer: Any) -> bool:
 
 
 def _splits_alike(backend: Any, file: Path) -> bool:
-    """Return whether a tokenizer splits texts as its file says. Files that do not split into bytes are not compared."""
+    """Return whether a tokenizer splits texts as its file says.
+
+    Of other kinds than these two, such as BERT's, the tokenizer's config decides, too.
+    """
     from tokenizers import Tokenizer
 
     text = file.read_text(encoding="utf-8")
     parts = {name: _part(text, name) for name in ("normalizer", "pre_tokenizer")}
-    if "ByteLevel" not in json.dumps(parts["pre_tokenizer"]):
+    if "ByteLevel" not in json.dumps(parts["pre_tokenizer"]) and not re.search(UNIGRAM, text):
         return True
     model = {"type": "BPE", "vocab": {}, "merges": []}
     return _split(backend) == _split(Tokenizer.from_str(json.dumps({"added_tokens": [], "model": model, **parts})))

@@ -77,3 +77,21 @@ def test_tokenizers_of_sentencepiece_are_left_alone(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     assert type(AutoTokenizer.from_pretrained(str(tmp_path))) is LlamaTokenizer
+
+
+def test_texts_are_normalized_as_in_the_file(tmp_path: Path) -> None:
+    """DeBERTa 3's rerankers had no token for a whole word with an ellipsis or a full-width letter."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import AutoTokenizer, DebertaV2Tokenizer
+
+    loading.import_library()
+    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "▁a", ".", "B"]
+    tokenizer = Tokenizer(models.Unigram([(word, -float(number)) for number, word in enumerate(words)], 3))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.NFKC()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "DebertaV2TokenizerFast"}))
+    loaded = AutoTokenizer.from_pretrained(str(tmp_path))
+    assert loaded.tokenize("a…Ｂ") == ["▁a", ".", ".", ".", "B"]
+    assert loaded.model_input_names == DebertaV2Tokenizer.model_input_names
