@@ -82,6 +82,12 @@ def _pooling(draft: Draft, listing: Listing) -> None:
         draft.notes.append(f"Pooling, according to its files: {', '.join(declared)}.")
     card = listing.text("README.md")
     own = listing.json("config_sentence_transformers.json")
+    by_length = own.get("similarity_fn_name") in ("dot", "euclidean", "manhattan")
+    if by_length and not any(kind.rpartition(".")[2] == "Normalize" for kind, _ in listing.steps()):
+        draft.notes.append(
+            f"Its vectors are made to be compared with their lengths (similarity_fn_name: {own['similarity_fn_name']}) "
+            "and get length 1, with which they rank otherwise: for its own, send normalize: false to /embed."
+        )
     prompts = own.get("prompts")
     if isinstance(prompts, dict) and any(prompts.values()):
         default = own.get("default_prompt_name")

@@ -149,6 +149,20 @@ def test_prompts_are_reported_with_who_puts_them_before_inputs(default: str | No
     assert f"Prompts, according to its files: document, query; {words}" in proposal(small).notes
 
 
+@pytest.mark.parametrize(
+    ("similarity", "steps", "is_noted"),
+    [("dot", [], True), ("cosine", [], False), (None, [], False), ("dot", [{"type": f"{SENTENCE}Normalize"}], False)],
+)
+def test_vectors_whose_length_counts_are_reported(
+    similarity: str | None, steps: list[dict[str, str]], is_noted: bool
+) -> None:
+    """As of multi-qa-mpnet-base-dot-v1, for which length 1 changes the order of results."""
+    own = {"similarity_fn_name": similarity}
+    small: dict[str, object] = {"config.json": BERT, "modules.json": [*POOLED, *steps]}
+    notes = proposal({**small, "config_sentence_transformers.json": own}).notes
+    assert any("normalize: false" in note for note in notes) == is_noted
+
+
 def test_sizes_that_vectors_may_be_cut_to_come_from_fields() -> None:
     """The word in a card means nothing, because sentence-transformers writes a link with it into each one."""
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": "With Matryoshka learning"}
