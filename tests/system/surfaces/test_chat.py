@@ -391,6 +391,26 @@ def test_a_shell_call_in_a_stream(client: OpenAI) -> None:
     assert items[-1].name == "note"
 
 
+def test_a_custom_tool_in_chat_completions(client: OpenAI) -> None:
+    requested: Any = {
+        "model": MODEL, "messages": [{"role": "user", "content": "list files"}], "temperature": 0,
+        "tools": [{"type": "custom", "custom": {"name": "note"}}],
+        "extra_body": {"structured_outputs": {"choice": ["[note(input='ls')]"]}},
+    }  # fmt: skip
+    [call] = client.chat.completions.create(**requested).choices[0].message.tool_calls or ()
+    assert call.type == "custom"
+    assert (call.custom.name, call.custom.input) == ("note", "ls")
+    history = [*requested["messages"], {"role": "assistant", "tool_calls": [call.model_dump()]}]
+    history.append({"role": "tool", "tool_call_id": call.id, "content": "a.txt"})
+    assert client.chat.completions.create(**{**requested, "messages": history}).choices[0].message.tool_calls
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**requested, stream=True) if chunk.choices]
+    pieces = [piece.model_dump(exclude_none=True) for one in chunks for piece in one.delta.tool_calls or ()]
+    assert pieces[0]["custom"]["name"] == "note"
+    assert pieces[0]["type"] == "custom"
+    assert "".join(piece["custom"]["input"] for piece in pieces) == "ls"
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
 def test_the_code_of_a_prompt_that_is_too_long(client: OpenAI) -> None:
     """Agents shorten a conversation when they see it."""
     long = "x" * 2000
