@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -139,6 +140,7 @@ class Router:
 
 KINDS: tuple[Kind, ...] = ("intents", "complexity")
 _DEFINITION = "router.json"
+_CHANGING = ".changing"
 
 
 class _PackedRouter(msgspec.Struct, frozen=True, array_like=True):
@@ -274,17 +276,34 @@ class RouterContentStore:
         """Remove folders that no version uses, and unfinished ones of a killed server. Returns how many are left.
 
         removed: digests of versions that were just removed. keep_others: other unused folders stay, because the state
-        may have been lost, or is in another database than before.
+        may have been lost, or is in another database than before, except those of an interrupted change (`mark`).
         """
         keep, gone = ({self._folder(digest).name for digest in digests} for digests in (used, removed))
         unused = [folder for folder in self.folder.glob("*") if folder.name not in keep]
+        gone |= {file.name[1:].removesuffix(_CHANGING) for file in self._marks()}
         unknown = [folder for folder in unused if folder.name not in gone and not folder.name.startswith(".")]
         if not keep_others:
             unknown = []
         for folder in unused:
             if folder not in unknown:
                 shutil.rmtree(folder, ignore_errors=True)
+        self.unmark()
         return len(unknown)
+
+    def mark(self, digests: Iterable[str]) -> None:
+        """Mark contents before a change that adds them to the state or removes them, in case it is interrupted."""
+        for digest in digests:
+            with suppress(OSError):  # as on a full disk: they would stay, and be logged
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                (self.folder / f".{self._folder(digest).name}{_CHANGING}").touch()
+
+    def unmark(self) -> None:
+        """Remove all marks, once a change has ended."""
+        for file in self._marks():
+            file.unlink(missing_ok=True)
+
+    def _marks(self) -> list[Path]:
+        return list(self.folder.glob(f".*{_CHANGING}"))
 
     def _folder(self, digest: str) -> Path:
         return self.folder / digest.replace(":", "-")

@@ -265,11 +265,13 @@ class RouterStore:
             check_alias(alias)
         router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
         self._check_room(content)
+        await asyncio.to_thread(self._contents.mark, [content.digest])
         await asyncio.to_thread(self._contents.write, content)
         async with self._names.registering:
             self._check(name)  # again, since a model may have taken the name meanwhile
             key, register = RouterKey(name), self._state.routers.register
             is_new = await asyncio.to_thread(register, key, content.digest, content.size, source, alias)
+            await asyncio.to_thread(self._contents.unmark)
             self._ready[content.digest] = router
             try:
                 await self._prune(key)
@@ -286,6 +288,7 @@ class RouterStore:
         kept.add(self._in_files.get(key.name, ""))
         aliased = set(record.aliases.values())
         if any(old.number not in aliased and old.digest not in kept for old in record.versions[:-most]):
+            await asyncio.to_thread(self._contents.mark, [version.digest for version in record.versions])
             await asyncio.to_thread(self._state.routers.prune, key, most, kept)
             await self._tidy(record)
 
@@ -303,9 +306,8 @@ class RouterStore:
         keep = not self.is_shared or not await asyncio.to_thread(self._state.routers.ever)
         if left := await asyncio.to_thread(self._contents.tidy, used, removed, keep_others=keep):
             log.error(
-                "there are routers that the state does not know: it was lost, is in another database (--database), or "
-                "the server was killed while one was added. Their files are kept. If nothing needs them, delete their "
-                "folders",
+                "there are routers that the state does not know: it was lost, or is in another database (--database). "
+                "Their files are kept. If nothing needs them, delete their folders",
                 extra={"folder": str(self._contents.folder), "routers": left},
             )
 
@@ -336,7 +338,12 @@ class RouterStore:
         """Remove a router, even if its files are unreadable."""
         async with self._changing:
             record = self._record(name)
-            await asyncio.to_thread(self._state.routers.delete, record.key, force=force)
+            await asyncio.to_thread(self._contents.mark, [version.digest for version in record.versions])
+            try:
+                await asyncio.to_thread(self._state.routers.delete, record.key, force=force)
+            except RoundhouseError:
+                await asyncio.to_thread(self._contents.unmark)
+                raise
             self.refresh()
             await self._tidy(record)
 

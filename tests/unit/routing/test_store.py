@@ -150,6 +150,35 @@ async def test_a_start_with_another_state_deletes_no_routers(
         assert len(list(gateways["own"].routers._contents.folder.glob("*"))) == routers - 1
 
 
+async def test_what_an_interrupted_change_left_is_removed_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def killed(*_given: object, **_options: object) -> None:
+        raise SystemExit
+
+    with State(tmp_path / "state") as state:
+        gateway = FakeGateway(tmp_path, state=state)
+        folder = gateway.routers._contents.folder
+        for _ in range(2):  # before and after there is a router
+            with monkeypatch.context() as kill:
+                kill.setattr(state.routers, "register", killed)
+                with pytest.raises(SystemExit):
+                    await gateway.routers.put(RouterSpec.model_validate(router("half")))
+            assert len([path for path in folder.iterdir() if path.is_dir()]) == len(gateway.routers.names()) + 1
+            await reopen(gateway)
+            await gateway.routers.put(RouterSpec.model_validate(router("whole")), "prod")
+        with pytest.raises(Conflict):
+            await gateway.routers.remove("whole")
+        assert len(list(folder.iterdir())) == 1, "no mark is left"
+        with monkeypatch.context() as kill:
+            kill.setattr(gateway.routers, "_tidy", killed)
+            with pytest.raises(SystemExit):
+                await gateway.routers.remove("whole", force=True)
+        await reopen(gateway)
+        assert list(folder.iterdir()) == []
+    assert "does not know" not in caplog.text
+
+
 async def test_a_version_that_a_file_defines_again_stays(tmp_path: Path) -> None:
     """Otherwise the next start would add it as the newest."""
     with State(tmp_path / "state") as state:
