@@ -22,7 +22,7 @@ from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, media, template, turns
+from models.chat.requests import allowed_tools, client_tools, documents, errors, fields, limits, media, template, turns
 from models.chat.requests.client_tools import ClientTools
 from models.chat.requests.request import CHAT, COUNTING, INPUT_TOKENS, PATHS, RESPONSES, ChatRequest
 from models.chat.sleep import Sleeper
@@ -410,6 +410,8 @@ class VllmEngine:
         echoed = echo(request)
         client = client_tools.translate(request, given_tools)
         own = adapters.template(call.served)
+        if self._variables is None or not self._variables.reads(documents.REFERENCE, own):
+            documents.name_tools(request)
         unread = template.describe_unread(self._variables, request, own, strict=strict)
         limits.allow_top_p_of_zero(request)
         token_limits = limits.token_limits(request)

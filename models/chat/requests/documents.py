@@ -1,8 +1,11 @@
-"""Turn Anthropic's plain-text documents and search results into text blocks.
+"""Turn Anthropic's plain-text documents, search results and references to tools into text blocks.
 
 vLLM supports neither: it refuses them in a message, and silently leaves them out of a tool's result, as it does with
 blocks of unknown types and with images without a source. PDFs, blocks with citations switched on, unknown ones in a
 tool's result, and such images are refused here.
+
+Claude Code's tool search returns references to tools. vLLM makes a second result of them for the same call, which few
+chat templates read: some refuse it, others write an empty result and a bare name.
 """
 
 import re
@@ -11,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from models.chat.requests.request import ChatRequest
+from models.chat.requests.request import COUNT_TOKENS, MESSAGES, ChatRequest
 from registry.errors import BadRequest
 
 _IN_RESULT = ("text", "image", "tool_reference")
@@ -21,6 +24,8 @@ _MARK = re.compile(rb'"type"\s*:\s*"(?!(?:' + "|".join(_PLAIN).encode() + rb')")
 """Matches messages with other types. Inside a text the quotes would be escaped."""
 _UNUSUAL_IMAGE = re.compile(rb'"type"\s*:\s*"image"(?!\s*,\s*"source"\s*:\s*\{\s*")')
 """Matches an image unless its source follows at once."""
+REFERENCE = "tool_reference"
+_REFERENCE = re.compile(rb'"type"\s*:\s*"tool_reference"')
 _NONE = msgspec.Raw(b"[]")
 
 
@@ -39,6 +44,34 @@ def write_out(request: ChatRequest) -> None:
     written = [_with_content(message, f"messages[{index}]", _block) for index, message in enumerate(messages)]
     if written != messages:
         request.replace("messages", msgspec.json.encode(written))
+
+
+def name_tools(request: ChatRequest) -> None:
+    """Replace references to tools in the results of tools by texts. For chat templates that read no references."""
+    if request.path not in (MESSAGES, COUNT_TOKENS):
+        return
+    if _REFERENCE.search(memoryview(request.fields.get("messages", _NONE))) is None:
+        return  # the usual case
+    messages = request.value("messages")
+    if isinstance(messages, list):
+        named = [_with_content(message, "", _with_named_tools) for message in messages]
+        request.replace("messages", msgspec.json.encode(named))
+
+
+def _with_named_tools(block: Any, at: str) -> Any:
+    match block:
+        case {"type": "tool_result"}:
+            return _with_content(block, at, _named)
+        case _:
+            return block
+
+
+def _named(block: Any, at: str) -> Any:
+    match block:
+        case {"type": "tool_reference", "tool_name": str(name)}:
+            return {"type": "text", "text": f"The tool {name} is available now."}
+        case _:
+            return block
 
 
 def _with_content(holder: Any, at: str, write: Callable[[Any, str], Any]) -> Any:

@@ -59,6 +59,10 @@ class Variables:
         words = frozenset(word for text in templates for word in re.findall(r"\w+", text)) | OF_CALLS | self._parsers
         return words | THINK.keys() if words & THINK.keys() else words  # clients for any model send both
 
+    def reads(self, word: str, own: str = "") -> bool:
+        """Return whether the chat template contains a word. own: the template of the request's adapter."""
+        return word in (self._read_by([own]) if own else self._words or ())
+
     def unread(self, request: ChatRequest, own: str = "") -> list[str]:
         """Return the unused names in the request's `chat_template_kwargs`. own: the template of its adapter."""
         if (self._words is None and not own) or FIELD not in request.fields:

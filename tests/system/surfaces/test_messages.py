@@ -85,6 +85,19 @@ def test_tokens_of_a_message_are_counted(claude: Anthropic) -> None:
     assert counted == claude.messages.create(**requested, max_tokens=1).usage.input_tokens
 
 
+def test_a_reference_to_a_tool_is_a_text_where_the_chat_template_reads_none(claude: Anthropic) -> None:
+    """Claude Code's tool search returns such references. vLLM would make a second result of them."""
+
+    def counted(content: Any) -> int:
+        use = {"type": "tool_use", "id": "1", "name": "ToolSearch", "input": {"query": "light"}}
+        result = {"type": "tool_result", "tool_use_id": "1", "content": content}
+        turns: Any = [*HELLO, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        return claude.messages.count_tokens(model=MODEL, messages=turns).input_tokens
+
+    named = counted("The tool set_light is available now.")
+    assert counted([{"type": "tool_reference", "tool_name": "set_light"}]) == named
+
+
 def test_errors_have_anthropics_classes(claude: Anthropic) -> None:
     requested: Any = {"model": MODEL, "max_tokens": 4, "messages": HELLO}
     with pytest.raises(anthropic.NotFoundError) as missing:

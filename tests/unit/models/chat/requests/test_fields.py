@@ -452,6 +452,14 @@ def test_a_template_is_not_scanned_beside_mistrals_own_tokenizer(tmp_path: Path)
     assert unread(tmp_path, {}, "slip") == []
 
 
+def test_a_word_is_read_by_the_base_or_by_the_adapters_own_template(tmp_path: Path) -> None:
+    assert not template.Variables(tmp_path, {}).reads("tool_reference")
+    (tmp_path / JINJA).write_text("{% if part.type == 'tool_reference' %}{{ part.name }}{% endif %}")
+    variables = template.Variables(tmp_path, {})
+    assert variables.reads("tool_reference")
+    assert not variables.reads("tool_reference", "{{ mood }}")
+
+
 def test_the_warning_of_unread_variables(tmp_path: Path) -> None:
     (tmp_path / JINJA).write_text("{{ mood }}")
     variables = template.Variables(tmp_path, {})

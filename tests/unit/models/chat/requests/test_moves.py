@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from models.chat.requests import moves
+from models.chat.requests import documents, moves
 from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest
 from registry.errors import BadRequest
 
@@ -252,6 +252,27 @@ def test_blocks_that_vllm_would_leave_out_of_a_tools_result_are_refused(block: A
     with pytest.raises(BadRequest, match="send one of text, image, tool_reference") as refused:
         moved(MESSAGES, {"model": "m", "messages": [{"role": "user", "content": [result, {"type": "odd"}]}]})
     assert refused.value.param == "messages[0].content[0].content[1].type"
+
+
+@pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
+def test_references_to_tools_in_results_become_texts(path: str) -> None:
+    reference = {"type": "tool_reference", "tool_name": "WebFetch"}
+    added = {"role": "system", "content": [{"type": "tool_addition", "tool": {"type": "tool_reference", "name": "a"}}]}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [TEXT, reference]}
+    body = {"model": "m", "messages": [{"role": "user", "content": [result, TEXT]}, added, 5]}
+    request = ChatRequest(path, json.dumps(body).encode())
+    documents.name_tools(request)
+    named = {"type": "text", "text": "The tool WebFetch is available now."}
+    named_result = {**result, "content": [TEXT, named]}
+    assert json.loads(request.body)["messages"] == [{"role": "user", "content": [named_result, TEXT]}, added, 5]
+
+
+def test_references_in_other_requests_stay() -> None:
+    for path, content in ((CHAT, [{"type": "tool_reference", "name": "a"}]), (MESSAGES, "a")):
+        body = {"model": "m", "messages": [{"role": "tool", "content": content}]}
+        request = ChatRequest(path, json.dumps(body).encode())
+        documents.name_tools(request)
+        assert json.loads(request.body) == body
 
 
 def test_answers_in_the_input_of_a_response_get_their_type() -> None:
