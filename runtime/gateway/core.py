@@ -92,9 +92,11 @@ class Gateway:
                 sink.attempt(record)
 
     def cut_off(self) -> None:
-        """Fail what still runs or waits on this machine, and start nothing more."""
+        """Fail what still runs or waits, here or on another server, and start nothing more."""
         self.phase = "stopping"
         self.services.models.cut_off(_shutting_down())
+        if self.services.fleet is not None:
+            self.services.fleet.cut_off()
 
     @property
     def faults(self) -> Mapping[str, bool]:
@@ -244,7 +246,7 @@ class Gateway:
         DeadlineExceeded, the load's error, or LoadPending.
         """
         target = request.chosen
-        self._refuse_if_stopping()
+        self.refuse_if_stopping()
         begun = self._ledger.begin(request, target)
         async with self.backend_of(target).lease(request, target) as lease:
             request.leased(lease)
@@ -261,10 +263,11 @@ class Gateway:
         relay = self.backend_of(request.chosen).relay
         assert relay is not None, "its target is relayed"
         self._limits.leave(request)
-        self._refuse_if_stopping()
+        self.refuse_if_stopping()
         return relay.send(request, request.chosen)
 
-    def _refuse_if_stopping(self) -> None:
+    def refuse_if_stopping(self) -> None:
+        """Raises Unavailable (shutting_down)."""
         if self.phase == "stopping":
             raise _shutting_down()
 

@@ -18,7 +18,7 @@ import msgspec
 from console.texts import Transcript
 from models.messages import EmbedResult, Event, ResponseStart
 from models.tasks import TASKS, Call, task_of
-from registry.errors import BadRequest, EngineFailed, LimitExceeded, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, LimitExceeded, NodeFailed, RoundhouseError
 from routing.providers.faults import bad_answer
 from runtime.gateway.backend import LoadProgress, RelayedAnswer
 from runtime.gateway.context import RequestContext
@@ -236,14 +236,18 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
 
 async def _relayed(gateway: Gateway, request: Request) -> Parts:
     """One attempt at another server of the fleet, whose answer is forwarded unchanged."""
-    async with gateway.relay(request) as answer:
-        head, first = await beginning_of(answer)
-        request.relayed(head.status, is_stream=head.is_stream)
-        yield head
-        if first:
-            yield first
-        while data := await answer.read():
-            yield data
+    try:
+        async with gateway.relay(request) as answer:
+            head, first = await beginning_of(answer)
+            request.relayed(head.status, is_stream=head.is_stream)
+            yield head
+            if first:
+                yield first
+            while data := await answer.read():
+                yield data
+    except NodeFailed:
+        gateway.refuse_if_stopping()
+        raise
 
 
 async def beginning_of(answer: RelayedAnswer) -> tuple[Head, bytes]:

@@ -319,6 +319,11 @@ class PeerClient:
         since = asyncio.get_running_loop().time() - seconds
         return any(isinstance(one, WireConnection) and one.received_at > since for one in self._running.get(node, ()))
 
+    def cut_off(self) -> None:
+        """End all requests."""
+        for node in {*self._beginning, *self._running}:
+            self.lost(node)
+
     def lost(self, node: str) -> None:
         """End all requests at a silent node. Those whose answer has not begun may be retried elsewhere."""
         now = asyncio.get_running_loop().time()

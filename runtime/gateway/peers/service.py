@@ -150,6 +150,10 @@ class Fleet:
         """Leave because the server stops, so that others send no more requests. Returns immediately."""
         self.is_leaving = self.is_draining = True
 
+    def cut_off(self) -> None:
+        """End the requests that this server forwarded, because the time that a stop leaves them is over."""
+        self._client.cut_off()
+
     async def close(self) -> None:
         self.leave()
         await self.placer.close()

@@ -167,6 +167,23 @@ async def test_a_node_that_dies_in_mid_stream_ends_it_with_an_error_event(fleet:
     link.gate.set()
 
 
+async def test_what_outlasts_the_time_of_a_stop_ends_with_its_error(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    for link in node.fake.links.values():
+        link.gate.clear()
+    node.fake.links["chat"].free = 2
+    wire, stream = await begun(fleet)
+    whole = asyncio.create_task(fleet.client.post("/v1/embeddings", json=EMBED))
+    await until_begun((node,), [whole])
+    fleet.front.residency.cut_off = lambda _error: None
+    fleet.front.gateway.cut_off()
+    answer = await whole
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down"), answer.text
+    await stream
+    assert '"code":"shutting_down"' in text_of(wire)
+
+
 async def test_without_any_node_the_error_says_when_to_retry(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
