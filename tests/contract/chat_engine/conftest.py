@@ -1,5 +1,6 @@
 """One engine for all tests in this folder."""
 
+import json
 from argparse import Namespace
 from collections.abc import AsyncIterator
 
@@ -24,6 +25,9 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
         chat_fixtures.write_adapter(folder / f"adapter-{i}", 100 + i, rank=8 if i % 2 else 16) for i in range(6)
     ]
     oracle = Oracle(base, adapters)  # before the load, so that its OpenMP threads do not disturb the fork
+    stated = json.loads((base / "tokenizer_config.json").read_text())
+    # the class of another tokenizer, as in DeepSeek's distilled Llamas; it must not count
+    (base / "tokenizer_config.json").write_text(json.dumps({**stated, "tokenizer_class": "LlamaTokenizerFast"}))
     bench = Bench(VllmEngine(), base, adapters, oracle)
     warmed: list[str] = []
     stock = VllmEngine._warm_up
