@@ -93,11 +93,12 @@ class Totals:
 
 
 class Run:
-    def __init__(self, folder: Path, lines: int, kills: int, seed: int) -> None:
-        self._folder, self._data, self._lines = folder, folder / "a" / "data", lines
+    def __init__(self, folder: Path, lines: int, kills: int, seed: int, kinds: Sequence[str] = LINE_KINDS) -> None:
+        self._folder, self._data, self._lines, self._kinds = folder, folder / "a" / "data", lines, kinds
+        self._names = list(dict.fromkeys(_batch_of(kind) for kind in kinds))
         self._chance = random.Random(seed)
         self._kills = kills
-        self._recipes = _priced(folder)
+        self._recipes = _priced(folder, [MODEL_OF[name] for name in self._names])
         self._server = self._serve()
         self._key = ""
         self._batches: list[str] = []
@@ -142,10 +143,10 @@ class Run:
 
     # --- lines ------------------------------------------------------------------------------------------------------
     def _made(self, recording: str) -> dict[str, list[dict[str, Any]]]:
-        made: dict[str, list[dict[str, Any]]] = {name: [] for name in URLS}
+        made: dict[str, list[dict[str, Any]]] = {name: [] for name in self._names}
         for number in range(self._lines):
-            kind = LINE_KINDS[number % len(LINE_KINDS)]
-            name = "chat" if kind in ("base", "adapter") else kind
+            kind = self._kinds[number % len(self._kinds)]
+            name = _batch_of(kind)
             body = self._body(kind, recording)
             made[name].append({"custom_id": f"line-{number}", "method": "POST", "url": URLS[name], "body": body})
         return made
@@ -189,7 +190,7 @@ class Run:
         with suppress(httpx.TransportError, KeyError):
             counts = [batch["request_counts"] for batch in self._views()]
             ended = [int(count["completed"]) + int(count["failed"]) for count in counts]
-            return dict(zip(URLS, ended, strict=True))
+            return dict(zip(self._names, ended, strict=True))
         return {}
 
     def _is_done(self) -> bool:
@@ -275,7 +276,7 @@ class Run:
         self.reported.resumed.append(round(time.monotonic() - ready, 2))
 
     def _models_with_lines(self) -> list[str]:
-        views = zip(URLS, self._views(), strict=True)
+        views = zip(self._names, self._views(), strict=True)
         return [MODEL_OF[name] for name, batch in views if batch["status"] in RUNS]
 
     def _kill(self, kind: Kind, model: str) -> bool:
@@ -339,11 +340,16 @@ class Run:
             database.close()
 
 
-def _priced(folder: Path) -> Path:
-    """Write the starter recipes with prices."""
+def _batch_of(kind: str) -> str:
+    """Return the batch of a kind of lines."""
+    return "chat" if kind in ("base", "adapter") else kind
+
+
+def _priced(folder: Path, models: Sequence[str]) -> Path:
+    """Write the models' starter recipes with prices."""
     recipes = folder / "recipes"
     recipes.mkdir()
-    for model in MODEL_OF.values():
+    for model in models:
         recipe = yaml.safe_load((STARTER / f"{model}.yaml").read_text()) | {"price": PRICE}
         recipe["residency"] = {**recipe.get("residency", {}), "preload": True}
         (recipes / f"{model}.yaml").write_text(yaml.safe_dump(recipe))
