@@ -24,7 +24,7 @@ from tests.system.batches.receiver import receive
 from tests.system.serving import STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
-LINES, SMALL = 400, 5
+LINES, SMALL = 160, 5
 STOPPED_SECONDS = float(os.environ.get("BATCHES_STOPPED_SECONDS", "0"))
 """Minimum time for which a gateway is stopped."""
 URL = "/v1/chat/completions"
