@@ -45,7 +45,7 @@ DEEPSEEKS = RECIPE.replace("id: thinker", "id: deepseeks") + "reasoning_field: r
 
 
 def serve_thinker(folder: Path) -> Server:
-    """Start a server with this model under each of its recipes."""
+    """Start a server with this model under each of its recipes. All fit, so that none is loaded twice."""
     model = write_script(folder / "model", SCRIPTS, context=2048)
     (folder / "thinker.yaml").write_text(f"{RECIPE}---\n{PLAIN}---\n{DEEPSEEKS}".format(model=model))
-    return Server(folder / "data", [folder / "thinker.yaml"], "--slots", "2")
+    return Server(folder / "data", [folder / "thinker.yaml"], "--slots", "3")
