@@ -1,6 +1,6 @@
 """JSON schemas on the real engine, in each dialect: a complete answer fits its schema, or the request is a 400.
 
-ROUNDHOUSE_SCHEMA_EXAMPLES sets the number of requests (default 200).
+ROUNDHOUSE_SCHEMA_EXAMPLES sets the number of requests (default 120).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.contract.chat.schemas.drawn import SCHEMAS, faults
 from tests.contract.chat_engine.bench import Answer, Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(24 * 3600)]
-EXAMPLES = int(os.environ.get("ROUNDHOUSE_SCHEMA_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("ROUNDHOUSE_SCHEMA_EXAMPLES", "120"))
 TOKENS, TOGETHER = 64, 12
 Body = dict[str, Any]
 REQUIRED = {"type": "function", "function": {"name": "f"}}
