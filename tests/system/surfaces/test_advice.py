@@ -316,7 +316,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": 5}
 @pytest.mark.parametrize(
     ("turns", "param"),
     [
-        ([{"role": "tool", "tool_call_id": "c1", "content": None}], "messages[1].content"),
+        ([{"role": "tool", "tool_call_id": "c1", "content": 5}], "messages[1].content"),
         ([{"role": "user", "content": 5}], "messages[1].content"),
         ([{"role": "assistant", "tool_calls": [CALL]}], "messages[1].tool_calls[0].function.arguments"),
         ([{"role": "user", "content": [{"type": "movie"}]}], "messages[1].content[0].type"),
