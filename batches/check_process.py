@@ -214,9 +214,8 @@ class _Reader:
         if mark in self._seen:
             raise _Fault("duplicate_custom_id", f"An earlier line has the custom_id {custom_id[:64]!r}.", "custom_id")
         self._seen.add(mark)
-        return InputLine(
-            custom_id, model, offset + line.index(body), len(body)
-        )  # or that of an equal text before it, which is as good
+        start = line.index(body)  # or that of an equal text before it, which is as good
+        return InputLine(custom_id, model, offset + start, len(body))
 
     def _custom_id(self, raw: bytes) -> str:
         if not raw or raw in (b"null", b'""'):
