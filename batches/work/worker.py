@@ -400,7 +400,7 @@ class BatchWorker:
 
     # --- a line -------------------------------------------------------------------------------------------------------
     async def _run(self, attempt: LineAttempt, room: str, delay: float) -> None:
-        """Run a line after a delay and write its end. If it is stopped, return it."""
+        """Run a line after a delay and write its end. If it is stopped, `_ended` returns it."""
         try:
             if delay:
                 await asyncio.sleep(delay)
@@ -408,9 +408,6 @@ class BatchWorker:
             line = attempt.line
             attempt.body = await self._read_body(attempt.batch.input_file, line.offset, line.length)
             await self._run_line(attempt)
-        except asyncio.CancelledError:
-            if not attempt.is_stopped:
-                raise
         except FileNotFoundError:
             error = NotFound("The input file of this batch was deleted: upload it again.", code="file_not_found")
             attempt.answer(error.status, _error(error))
@@ -469,7 +466,7 @@ class BatchWorker:
         self._is_stale |= attempt.is_stopped  # its batch may end now
         if task.cancelled() and self._is_closed:
             return
-        if task.cancelled():  # before it began: its line must still be returned
+        if task.cancelled():  # its line must still be returned
             self._follow(self._see_to_end(attempt, room), attempt, room)
         elif (error := task.exception()) is not None:
             log.error("the end of a line was not written", exc_info=error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from batches.check_process import InputJob, InputPart, InputSummary, check
 from batches.intake.checker import InputChecker
 from batches.records import BatchFault
+from registry.base.child import Child
 from registry.errors import EngineFailed
 from runtime.http.bodies import ADAPTER_FIELDS
 
@@ -179,6 +181,22 @@ def test_a_process_that_dies_fails_only_its_file(path: Path) -> None:
         return await checker.summarise(job(path, line("a")))
 
     assert asyncio.run(both()) == InputSummary(1, (), 0)
+
+
+def test_a_check_that_is_left_early_ends_its_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    children, start = list[Child](), Child.python
+
+    async def keep(*words: str, **settings: Any) -> Child:
+        children.append(await start(*words, **settings))
+        return children[-1]
+
+    async def leave() -> int | None:
+        async with InputChecker().check(job(path, line("a"))):
+            pass
+        return children[0].returncode
+
+    monkeypatch.setattr(Child, "python", keep)
+    assert asyncio.run(leave()) == -signal.SIGKILL
 
 
 def test_a_team_waits_for_at_most_one_file_of_another(path: Path) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from runtime.gateway.peers.wire import connection as wire
+from runtime.gateway.peers.wire import pool
 from runtime.gateway.peers.wire.connection import WireConnection
 from runtime.gateway.peers.wire.pool import NodeAddress, WirePool
 from tests.eventually import PATIENCE
@@ -80,6 +81,26 @@ def always(answer: bytes, *, then_closes: bool = False) -> Script:
                 return
 
     return script
+
+
+async def test_a_node_is_reached_at_another_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `localhost`, whose first address is one of IPv6."""
+    async with serving(always(WHOLE)) as server:
+        good, sockets = await pool._addresses(server.address), list[socket.socket]()
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+
+            async def both(_: NodeAddress) -> Sequence[pool.Address]:
+                return [(socket.AF_INET, socket.IPPROTO_TCP, silent.getsockname()), *good]
+
+            def make(family: int, protocol: int) -> socket.socket:
+                sockets.append(socket.socket(family, proto=protocol))
+                return sockets[-1]
+
+            monkeypatch.setattr(pool, "_addresses", both)
+            monkeypatch.setattr(server.pool, "_make_socket", make)
+            assert await server.answer() == (200, b"ok")
+        assert [made.fileno() == -1 for made in sockets] == [True, False], "only the first is closed"
 
 
 async def test_a_connection_is_reused_for_the_next_request() -> None:
