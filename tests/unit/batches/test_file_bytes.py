@@ -1,5 +1,6 @@
 """Files' bytes are stored whole or not at all, read from any offset, and removed with their ids."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def test_bytes_are_read_whole_and_in_parts(stored: FileBytes) -> None:
     assert stored.read("file-a", size - 3, 10) == CONTENT[-3:]
     with stored.local_path("file-a") as path:
         assert path.read_bytes() == CONTENT
+
+
+def test_no_file_stays_open(stored: FileBytes) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    store(stored, "file-a", CONTENT)
+    stored.read("file-a", 0, 1)
+    list(stored.chunks("file-a", 0, 1))
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_other_users_of_the_machine_may_not_read_them(stored: FileBytes) -> None:

@@ -174,5 +174,5 @@ async def opened(folder: Path, state: Any = None, key: bytes | None = None) -> A
             await fleet.peer_client.close()
             for node in fleet.nodes:
                 await node.listener.stop(0.1)
-        beginning = fleet.peer_client._beginning
-        assert not any(beginning.values()), "each request that has begun or failed is forgotten"
+        requests = fleet.peer_client._beginning, fleet.peer_client._running
+        assert not any(any(by_node.values()) for by_node in requests), "all that have ended are forgotten"
