@@ -136,7 +136,9 @@ class SlotServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.pop(frame.uid, None)
-            if task.cancelled():  # perhaps before it began; the gateway waits for this before it gives the place on
+            # Perhaps before it began. The gateway waits for this before it gives the place on. If the slot ends, its
+            # calls were cut off instead, which the gateway learns from the end of the connection.
+            if task.cancelled() and not self._stop.is_set():
                 out.put(frames.CallDone(frame.uid))
 
         task.add_done_callback(ended)

@@ -225,6 +225,17 @@ async def test_a_lost_slot_ends_its_calls_and_reports_its_death(slot: Slot) -> N
         slot.link.call(lambda uid: frames.Ping(uid))
 
 
+async def test_a_slot_that_stops_completes_no_answer(slot: Slot) -> None:
+    """As by a guard against lack of memory, which sends SIGTERM first."""
+    async with begun(slot) as events:
+        slot.server._stop.set()
+        await slot.server.close()
+        await asyncio.sleep(0.01)
+        slot.server._writers.pop().close()  # as when its process exits
+        with pytest.raises(Unavailable, match="died while it was answering"):
+            [event async for event in events]
+
+
 async def test_an_engine_that_ends_by_itself_is_reported_at_once_and_its_calls_end(slot: Slot) -> None:
     """The calls end before they fail by themselves, with an error that allows a retry."""
     async with begun(slot) as events:
