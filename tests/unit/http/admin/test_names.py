@@ -12,9 +12,10 @@ import pytest
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
 from registry.names import NAME_RULE
+from registry.recipes.definition import Task
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion
 from registry.state.database import State
-from runtime.gateway.names import Names
+from runtime.gateway.names import ModelRef, Names
 from runtime.scheduling.probes import ProbeResult
 from tenants.caller import Caller, Scope
 from tests.fakes.multipart import HEADERS, part
@@ -310,6 +311,21 @@ def test_the_label_is_the_name_if_a_later_version_has_the_same_content(tmp_path:
         state.adapters.point(key, "v1")
         names = Names([BASE], state)
         assert [names.label_of("small", digest(number)) for number in (1, 2, 3)] == ["tone", "tone@v2", "00000000"]
+
+
+def test_a_limited_key_that_a_name_is_clear_for_gets_its_newest_version(tmp_path: Path) -> None:
+    """Two bases have an adapter of this name, of which the key may use one."""
+    mine = AdapterKey("small", "tone")
+    with State(tmp_path / "state") as state:
+        for key in (mine, AdapterKey("large", "tone")):
+            state.adapters.register(key, NewVersion(digest(1), 8, 100, "test"))
+        names = Names([BASE, recipe("large")], state)
+        for number in (1, 2):
+            state.adapters.register(mine, NewVersion(digest(number), 8, 100, "test"))
+            names.refresh()
+            _, resolved = names.resolve(ModelRef(Task.CHAT, "tone"), Caller(models=("small",)))
+            assert resolved.version is not None
+            assert resolved.version.digest == digest(number)
 
 
 async def test_an_adapter_is_removed_even_if_its_files_cannot_be_deleted_now(
