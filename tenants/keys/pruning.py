@@ -6,7 +6,7 @@ from registry.storage.database import Database
 from tenants.keys.table import lines
 from tenants.storage.tables import CHANGED, KEYS, LIMITS
 
-BATCH = 500
+PORTION = 500
 """Keys per transaction."""
 
 
@@ -16,19 +16,22 @@ def prune_keys(database: Database, before: float) -> int:
     The first key of a rotation chain stays as long as another of the chain does, because the chain's limits are stored
     under it. One key stays in any case, so that an emptied table never means 'open'. Raises Unavailable.
     """
-    with database.read() as connection:
-        rows = connection.execute(sa.select(KEYS.c.id, KEYS.c.created, KEYS.c.expires, KEYS.c.revoked)).all()
-        firsts = lines(connection)
-    ended = {row.id for row in rows if min(row.revoked or before, row.expires or before) < before}
-    stays = {row.id for row in rows} - ended or {row.id for row in sorted(rows, key=lambda row: row.created)[-1:]}
-    stays |= {firsts[id_] for id_ in stays if id_ in firsts}
-    gone = sorted(ended - stays)
-    for start in range(0, len(gone), BATCH):
-        some = gone[start : start + BATCH]
+    columns = KEYS.c.id, KEYS.c.replaces, KEYS.c.created, KEYS.c.expires, KEYS.c.revoked
+    with database.write_durably() as connection:
+        rows, firsts = connection.execute(sa.select(*columns)).all(), lines(connection)
+        ended = {row.id for row in rows if min(row.revoked or before, row.expires or before) < before}
+        stays = {row.id for row in rows} - ended
+        if rows and not stays:
+            stays = {max(rows, key=lambda row: row.created).id}
+        stays |= {firsts[id_] for id_ in stays if id_ in firsts}
+        gone = sorted(ended - stays)
+        for row in rows:  # all at once, because its limits are found through the chain
+            if row.id in stays and row.replaces is not None and row.replaces not in stays:
+                query = sa.update(KEYS).where(KEYS.c.id == row.id)
+                connection.execute(query.values(replaces=firsts[row.id]))
+    for start in range(0, len(gone), PORTION):
+        some = gone[start : start + PORTION]
         with database.write_durably() as connection:
-            for id_ in stays & firsts.keys():
-                cut = (KEYS.c.id == id_) & KEYS.c.replaces.in_(some)
-                connection.execute(sa.update(KEYS).where(cut).values(replaces=firsts[id_]))
             connection.execute(sa.delete(LIMITS).where(LIMITS.c.owner == "key", LIMITS.c.subject.in_(some)))
             connection.execute(sa.delete(KEYS).where(KEYS.c.id.in_(some)))
             connection.execute(CHANGED)

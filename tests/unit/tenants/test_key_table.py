@@ -2,7 +2,7 @@
 
 import itertools
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -416,10 +416,37 @@ def test_the_wait_for_a_lost_postgresql_is_bounded() -> None:
     assert requested[0]["keepalives_idle"] == "60", "the URL's setting has priority"
 
 
+def test_an_interrupted_deletion_of_ended_keys_leaves_a_rotated_key_its_limits(
+    database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its limits are those of its chain's first key, to which the keys between lead."""
+    monkeypatch.setattr(pruning, "PORTION", 1)
+    chain = [table.create(KeyRequest("default"))[0].id]
+    for _ in range(4):
+        chain.append(table.rotate(chain[-1], 0.0)[0].id)
+    limits, transaction = LimitTable(database, clock), database.write_durably
+    limits.set(Limit("", "key", chain[0], Kind.MONTH, 5))
+    clock.now += 40 * 86_400
+    for left in (2, 1):
+        begun = iter((transaction, transaction))  # the first one deletes nothing
+
+        def write(begun: Iterator[Any] = begun) -> Any:
+            if (following := next(begun, None)) is None:
+                raise KeyboardInterrupt
+            return following()
+
+        monkeypatch.setattr(database, "write_durably", write)
+        with pytest.raises(KeyboardInterrupt):
+            pruning.prune_keys(database, clock())
+        assert len(table.list_keys()) == 2 + left
+        assert table.snapshot().keys[chain[-1]].caller.metered == chain[0]
+        assert [limit.subject for limit in limits.all()] == [chain[0]]
+
+
 def test_long_ended_keys_are_deleted_but_not_what_later_ones_need(
     database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "BATCH", 1)
+    monkeypatch.setattr(pruning, "PORTION", 1)
     day = 86_400
     revoked, _, living = (table.create(KeyRequest("default", seconds=s))[0].id for s in (None, 5.0, None))
     chain = [table.create(KeyRequest("default"))[0].id]
