@@ -212,11 +212,11 @@ class Gateway:
         return decision
 
     def fallback(self, request: Request, name: str) -> Target | None:
-        """Resolve a router's fall-back. None if the name is unknown or not allowed for the caller."""
+        """Resolve a router's fall-back. None if the name is unknown, not allowed for the caller, or on no node now."""
         reference = replace(request.model_ref, name=name, adapter=None, written_by=DEFAULT_TEAM)
         try:
             target = self.resolve(reference, request.context.caller)
-        except (NotFound, Forbidden):
+        except (NotFound, Forbidden, Unavailable):
             return None
         if request.context.source == BATCH:
             target = target.for_line()

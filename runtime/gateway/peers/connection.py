@@ -155,6 +155,7 @@ class PeerClient:
         )
         self._wire = WirePool(tls, _socket, IDLE_SECONDS)
         self._addresses = lru_cache(MOST_ADDRESSES)(self._read_address)
+        self._is_cut_off = False
         self._beginning: dict[str, set[asyncio.Timeout]] = {}
         self._running: dict[str, set[aiohttp.ClientResponse | WireConnection]] = {}
 
@@ -164,6 +165,8 @@ class PeerClient:
 
     def send(self, request: PeerRequest, body: bytes | UploadedForm) -> AbstractAsyncContextManager[PeerAnswer]:
         """Forward a request. Leaving early closes the connection, which cancels it there. Raises NodeFailed."""
+        if self._is_cut_off:
+            raise NodeFailed("This server is shutting down.", again=True, retry_after=1)
         if isinstance(body, UploadedForm):
             return self.exchange(request, _form(body), REQUEST_DROPPED | FORM_DROPPED)
         there = self._addresses(request.node, request.address)
@@ -320,7 +323,8 @@ class PeerClient:
         return any(isinstance(one, WireConnection) and one.received_at > since for one in self._running.get(node, ()))
 
     def cut_off(self) -> None:
-        """End all requests."""
+        """End all requests, and forward no more."""
+        self._is_cut_off = True
         for node in {*self._beginning, *self._running}:
             self.lost(node)
 

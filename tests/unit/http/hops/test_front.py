@@ -15,9 +15,13 @@ import pytest
 from fleet import lateness
 from fleet.membership.members import Member
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
-from registry.errors import ContextLengthExceeded
+from registry.errors import ContextLengthExceeded, NodeFailed
+from registry.recipes.definition import Task
+from runtime.gateway.names import ModelRef
 from runtime.gateway.peers import backend, names
+from runtime.gateway.peers.connection import PeerRequest
 from runtime.residency.states import ModelState
+from tenants.caller import EVERYBODY
 from tests.eventually import PATIENCE
 from tests.unit.http.fakes import Wire, recipe
 from tests.unit.http.hops.rig import Fleet, Node, opened
@@ -167,7 +171,7 @@ async def test_a_node_that_dies_in_mid_stream_ends_it_with_an_error_event(fleet:
     link.gate.set()
 
 
-async def test_what_outlasts_the_time_of_a_stop_ends_with_its_error(fleet: Fleet) -> None:
+async def test_requests_that_outlast_a_stop_end_with_shutting_down(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     for link in node.fake.links.values():
@@ -182,6 +186,9 @@ async def test_what_outlasts_the_time_of_a_stop_ends_with_its_error(fleet: Fleet
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down"), answer.text
     await stream
     assert '"code":"shutting_down"' in text_of(wire)
+    late = PeerRequest("POST", "node-1", "127.0.0.1:1", "/v1/embeddings", (), "", "waited-for-reports")
+    with pytest.raises(NodeFailed, match="shutting down"):
+        fleet.peer_client.send(late, b"")
 
 
 async def test_without_any_node_the_error_says_when_to_retry(fleet: Fleet) -> None:
@@ -215,6 +222,10 @@ async def test_names_of_a_node_that_has_left_are_not_called_unknown(
 
     leave()
     assert await codes() == [(503, "no_node"), (404, "model_not_found")]
+    request: Any = SimpleNamespace(
+        model_ref=ModelRef(Task.EMBED, "auto"), context=SimpleNamespace(caller=EVERYBODY, source="")
+    )
+    assert fleet.front.gateway.fallback(request, "embed") is None, "a router tries the next one"
     fleet.follower.set([leaves.member, stays.member])
     await until(lambda: fleet.reports.get("node-1") is not None)
     assert await codes() == [(200, ""), (404, "model_not_found")]
