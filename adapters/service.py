@@ -177,7 +177,7 @@ class AdapterService:
             return registered
         pruned = await asyncio.to_thread(table.prune, adapter.key, most, in_use)
         removed = [version for version in adapter.versions if version not in pruned.versions]
-        garbage = set(await asyncio.to_thread(table.garbage))
+        garbage = set(await asyncio.to_thread(table.garbage, {version.digest for version in removed}))
         if removed:
             tags = ", ".join(version.tag for version in removed[:10])
             log.info("removed old versions of an adapter", extra={"adapter": str(adapter.key), "versions": tags})
@@ -236,7 +236,7 @@ class AdapterService:
                 await asyncio.to_thread(table.delete, key, force=force)
             else:
                 await asyncio.to_thread(table.delete_version, key, versions[0].tag, force=force)
-            garbage = set(await asyncio.to_thread(table.garbage))
+            garbage = set(await asyncio.to_thread(table.garbage, {version.digest for version in versions}))
         return tuple(dict.fromkeys(version.digest for version in versions if version.digest in garbage))
 
     async def collect(self) -> tuple[str, ...]:
@@ -282,6 +282,7 @@ class AdapterService:
         """Return stored digests that no name refers to any more. Those that the state does not know stay."""
         table = self._state.adapters
         used = {version.digest for adapter in table.all() for version in adapter.versions}
+        self._unknown -= used  # another server has registered them meanwhile
         return self.stored_digests - used - table.reserved - self._unknown
 
     # --- copies for other servers ----------------------------------------------------------------------------------
