@@ -214,7 +214,7 @@ class _Reader:
         if mark in self._seen:
             raise _Fault("duplicate_custom_id", f"An earlier line has the custom_id {custom_id[:64]!r}.", "custom_id")
         self._seen.add(mark)
-        start = line.index(body)  # or that of an equal text before it, which is as good
+        start = line.index(body)  # an equal text earlier in the line would do as well
         return InputLine(custom_id, model, offset + start, len(body))
 
     def _custom_id(self, raw: bytes) -> str:

@@ -13,11 +13,11 @@ from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, For
 from batches.storage.queries import find, find_all, page, take_turns
 from batches.storage.tables import BATCHES, FILES, LINES, OUTBOX
 from registry.storage.database import Database
-from tenants.ledger.pruning import delete_in_turn
+from tenants.ledger.pruning import delete_in_portions
 
 FAULTS = 100
 """Most faults of a batch that are stored. The others are only counted."""
-PRUNED_AT_ONCE = 500
+PORTION = 500
 """Batches that one transaction deletes."""
 _COUNTS = tuple(field.name for field in fields(LineCounts))
 _USAGE = {"input": "input_tokens", "cached": "cached_tokens", "output": "output_tokens",
@@ -216,8 +216,8 @@ class BatchTable:
         """Delete batches that ended before a moment and have neither lines nor callbacks. Returns how many."""
         lines = sa.exists().where(LINES.c.batch == BATCHES.c.id)
         callbacks = sa.exists().where(OUTBOX.c.batch == BATCHES.c.id)
-        old = sa.select(BATCHES.c.id).where(BATCHES.c.ended < before, ~lines, ~callbacks).limit(PRUNED_AT_ONCE)
-        return delete_in_turn(self._database, sa.delete(BATCHES).where(BATCHES.c.id.in_(old.scalar_subquery())))
+        old = sa.select(BATCHES.c.id).where(BATCHES.c.ended < before, ~lines, ~callbacks).limit(PORTION)
+        return delete_in_portions(self._database, sa.delete(BATCHES).where(BATCHES.c.id.in_(old.scalar_subquery())))
 
 
 def _repeat(team: str, surface: str, idempotency: str, since: float) -> "sa.Select[Any]":

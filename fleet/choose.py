@@ -42,7 +42,8 @@ BUSY, SLACK = 1.02, 0.25
 """A node is busy if its work exceeds BUSY times the mean plus SLACK requests. In the simulation, lower values cost
 adapter hits, and higher ones make requests wait."""
 SLOW = 3.0
-"""A full batch makes tokens slower, too, by less than this."""
+"""A node is slow if a token takes it more than this many times as long as the fastest. Full batches slow tokens down,
+too, but by less."""
 TRIES = 2
 
 Reason = ReplicaReason | Literal["loading", "asleep", "home", "none"]
@@ -156,16 +157,15 @@ def _others(group: NodeGroup, model: str, revision: str, oldest: float, draw: in
 
 def _slow(model: str, nodes: Sequence[NodeEntry], states: Sequence[ReplicaState]) -> frozenset[int]:
     """Return the indexes of nodes that are so slow that another one would end the request sooner."""
-    tokens = [node.loads[model].token for node in nodes]
-    most = SLOW * min([token for token in tokens if token], default=0.0)
-    if max(tokens) <= most:  # the usual case
+    loads, starts = [node.loads[model] for node in nodes], [state[1] + state[3] for state in states]
+    fastest = min((load.token_seconds for load in loads if load.token_seconds), default=0.0)
+    is_slow = [load.token_seconds > SLOW * fastest for load in loads]
+    if not any(is_slow):  # the usual case
         return frozenset()
-    soonest = min(state[1] + state[3] for state, token in zip(states, tokens, strict=True) if token <= most)
-    return frozenset(
-        i
-        for i, (node, state, token) in enumerate(zip(nodes, states, tokens, strict=True))
-        if token > most and soonest <= state[1] + state[3] + node.loads[model].request * (1 - most / SLOW / token)
-    )
+    soonest = min(start for start, slow in zip(starts, is_slow, strict=True) if not slow)
+    slow_nodes = [i for i, slow in enumerate(is_slow) if slow]
+    extra = {i: loads[i].request_seconds * (1 - fastest / loads[i].token_seconds) for i in slow_nodes}
+    return frozenset(i for i in slow_nodes if soonest <= starts[i] + extra[i])
 
 
 def _swap_seconds(node: NodeEntry, digest: str) -> float:

@@ -19,7 +19,8 @@ class ReplicaLoad:
     """The load of one node's replicas of a model: the report, plus requests sent since then."""
 
     __slots__ = (
-        "beside", "devices", "free", "near", "prefill", "request", "revision", "sent", "start", "token", "turn", "work",
+        "beside", "devices", "free", "near", "prefill", "request_seconds", "revision", "sent", "start", "token_seconds",
+        "turn", "work",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class ReplicaLoad:
         if report.start_seconds > 0:
             self.work = max(self.work, report.capacity)
         self.free = report.capacity - self.work
-        self.request, self.token = report.request_seconds, report.token_seconds
+        self.request_seconds, self.token_seconds = report.request_seconds, report.token_seconds
         self.turn = (report.request_seconds or UNKNOWN_SECONDS) / report.capacity
         self.sent = [sent for sent in self.sent if sent > at]
         self.near = [sent for sent in self.near if sent > at]

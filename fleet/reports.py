@@ -53,7 +53,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     request_seconds: Seconds = 0.0
     """Mean duration of a request, from start to end; 0 if none has ended yet."""
     token_seconds: Seconds = 0.0
-    """The same per token of the answer, or of a prompt without one; 0 if unknown or from an older version."""
+    """Mean seconds per token of the answer, or of the prompt if the answer has none. 0 if unknown."""
     devices: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
 

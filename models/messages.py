@@ -97,8 +97,8 @@ class TranscribeRequest(Message, frozen=True):
     temperature: list[float] = msgspec.field(default_factory=lambda: [0.0])
     """The next value is tried if a window is transcribed poorly."""
     word_timestamps: bool = False
-    cues: bool = False
-    """Whether the answer is a file of subtitles, which needs the times of segments."""
+    segment_timestamps: bool = False
+    """Whether the answer needs the times of segments, as subtitles do."""
     vad: bool | None = None
     """None to follow the recipe's flags."""
     max_seconds: float = 4 * 3600.0

@@ -128,7 +128,7 @@ class ModelEngine(Engine, Protocol[M_co]):
 
     @property
     def model(self) -> M_co:
-        """The model while it is loaded and awake, otherwise EngineFailed."""
+        """The loaded model. Raises EngineFailed unless it is loaded and awake."""
         ...
 
 

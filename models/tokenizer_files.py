@@ -46,9 +46,9 @@ def _is_rebuilt(tokenizer: Any) -> bool:
 
 
 def _splits_alike(backend: Any, file: Path) -> bool:
-    """Return whether a tokenizer splits texts as its file says.
+    """Return whether a byte-level or Unigram tokenizer splits PROBE as its file says.
 
-    Of other kinds than these two, such as BERT's, the tokenizer's config decides, too.
+    True for other kinds, such as BERT's: there the tokenizer's config decides, too.
     """
     from tokenizers import Tokenizer
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_ROUTE_RETRY = 10.0
 """Seconds after which a target may be available."""
 NOT_INSIDE, NO_IMAGES, NO_TOOLS = "not on this machine", "does not accept images", "does not call tools"
-"""Reasons why a target cannot answer that do not pass with time."""
+"""Permanent reasons why a target cannot answer."""
 TOP = 3
 """Number of intents whose probabilities a decision includes."""
 
@@ -38,7 +38,8 @@ TOP = 3
 def decide(features: Features, router: Router, facts: Facts) -> Decision:
     """Return the decision.
 
-    Raises no_route if no target can answer now, BadRequest if none ever can, and Forbidden if none is allowed.
+    Raises no_route if no target can answer now, BadRequest if none ever takes the request's tools or images, and
+    Forbidden if none is allowed.
     """
     return _Deciding(features, router, facts).decision()
 
@@ -102,7 +103,7 @@ class _Deciding:
         if not self.candidates:
             reasons = "; ".join(f"{name}: {why}" for name, why in why_not.items())
             whys = {*why_not.values()}
-            if whys & {NO_TOOLS, NO_IMAGES} and whys <= {NO_TOOLS, NO_IMAGES, NOT_INSIDE}:  # no target is only away
+            if whys & {NO_TOOLS, NO_IMAGES} and whys <= {NO_TOOLS, NO_IMAGES, NOT_INSIDE}:  # waiting would not help
                 # Ollama's clients retry without tools after these words
                 lack = "does not support tools" if NO_TOOLS in whys else "takes no images"
                 raise BadRequest(

@@ -37,7 +37,7 @@ class KeySettings:
         """Whether everyone is an administrator while there is no key."""
         return (self.loopback or self.open) and not self.sign_in
 
-    def lost_keys(self) -> Conflict | None:
+    def lost_keys_error(self) -> Conflict | None:
         """Return the error for a server that had keys and would now be open, because there are none."""
         mark = self.data_dir / HAD_KEYS
         if not self.opens_without_keys or not mark.is_file():

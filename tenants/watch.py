@@ -131,7 +131,7 @@ class KeyWatch:
     async def _look(self, *, make: bool = False) -> None:
         async with self._looking:
             if not make and self._table is None and not self._settings.has_tables():
-                if (lost := self._settings.lost_keys()) is not None:
+                if (lost := self._settings.lost_keys_error()) is not None:
                     raise lost
                 return
             await asyncio.to_thread(self._read)
@@ -178,7 +178,7 @@ class KeyWatch:
         if snapshot:
             with suppress(OSError):  # as on a full disk: the next start tries again
                 make_private_file(self._settings.data_dir / HAD_KEYS)
-        elif (lost := self._settings.lost_keys()) is not None:
+        elif (lost := self._settings.lost_keys_error()) is not None:
             raise lost
         self._revision = now
         self._ring = self._ring_of(snapshot, self._table.pepper, archived, teams)

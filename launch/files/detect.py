@@ -45,8 +45,8 @@ RANKS = re.compile(r"^pipeline_tag: *text-ranking *$", re.MULTILINE)
 """BASE and RANKS are in the metadata of a model card."""
 HALF_WHISPERS = frozenset({"WhisperForAudioClassification", "WhisperForCausalLM"})
 """An encoder that classifies, or a decoder that drafts for a larger model."""
-PICTURES = "torchvision"
-"""The package for pictures, which is not installed for CPUs."""
+IMAGE_PACKAGE = "torchvision"
+"""The package for images, which is not installed for CPUs."""
 CT2_WHISPER = frozenset({"suppress_ids", "suppress_ids_begin", "lang_ids", "alignment_heads"})
 """Keys of the config.json that CTranslate2 writes for a Whisper."""
 ENCODERS = re.compile(
@@ -80,7 +80,7 @@ def detect(listing: Listing) -> Detection:
     if detection.task is not Task.CHAT and isinstance(config.get("quantization_config"), dict):
         # converted or read without its scales, it would answer, but wrongly
         raise Unfit(
-            f"{listing.where} is quantized, and only quantized chat models are served: add the original.",
+            f"{listing.where} is quantized, which is supported only for chat models: add the original.",
             code="quantized",
             param="source",
         )
@@ -391,10 +391,10 @@ def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
         )
     if any(key in config_part for config_part in nested_configs(config) for key in ("vision_config", "audio_config")):
         notes.append("It also takes images or sound in its own format; only text has been tested here.")
-        if find_spec(PICTURES) is None:
+        if find_spec(IMAGE_PACKAGE) is None:
             notes.append(
-                f"In vLLM, most networks that see need the package {PICTURES}, which is not installed here: a load "
-                "fails, also for text. Add a model for text only, or install it."
+                f"vLLM needs the package {IMAGE_PACKAGE} for most models that take images, and it is not installed "
+                "here: loading would fail, even for text. Install it, or add a text-only model."
             )
     return tuple(notes)
 

@@ -85,8 +85,8 @@ def _pooling(draft: Draft, listing: Listing) -> None:
     by_length = own.get("similarity_fn_name") in ("dot", "euclidean", "manhattan")
     if by_length and not any(kind.rpartition(".")[2] == "Normalize" for kind, _ in listing.steps()):
         draft.notes.append(
-            f"Its vectors are made to be compared with their lengths (similarity_fn_name: {own['similarity_fn_name']}) "
-            "and get length 1, with which they rank otherwise: for its own, send normalize: false to /embed."
+            f"The length of its vectors matters (similarity_fn_name: {own['similarity_fn_name']}), but they are scaled "
+            "to length 1, which changes rankings. To get their own lengths, send normalize: false to /embed."
         )
     prompts = own.get("prompts")
     if isinstance(prompts, dict) and any(prompts.values()):

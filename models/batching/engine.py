@@ -39,7 +39,7 @@ class Loaded(Generic[M]):
 
 
 Load = Callable[[Recipe, Path, str, LoadPhases, AsyncExitStack], Awaitable[Loaded[M]]]
-"""Loads a model onto a device. The stack gets what ends the model, also if the load fails."""
+"""Loads a model onto a device. It registers on the stack what releases the model, also after a failed load."""
 
 
 class BatchedEngine(Generic[M]):
@@ -51,7 +51,7 @@ class BatchedEngine(Generic[M]):
 
     @property
     def model(self) -> M:
-        """The model while it is loaded and awake, otherwise EngineFailed."""
+        """The loaded model. Raises EngineFailed unless it is loaded and awake."""
         self._lifecycle.check()
         assert self._loaded is not None
         return self._loaded.model

@@ -411,7 +411,7 @@ class VllmEngine:
         client = client_tools.translate(request, given_tools)
         own = adapters.template(call.served)
         if self._variables is None or not self._variables.reads(documents.REFERENCE, own):
-            documents.name_tools(request)
+            documents.write_out_references(request)
         unread = template.describe_unread(self._variables, request, own, strict=strict)
         limits.allow_top_p_of_zero(request)
         token_limits = limits.token_limits(request)

@@ -137,7 +137,7 @@ def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
         )
 
 
-ENDS = ("Llama", "CodeLlama", "Gemma", "Cohere")
+EOS_CLASSES = ("Llama", "CodeLlama", "Gemma", "Cohere")
 """Beginnings of tokenizer classes that added the end of a text by `add_eos_token` when their models were trained."""
 
 
@@ -147,7 +147,7 @@ def add_stated_ends(tokenizer: Any, path: Path) -> None:
     e5-mistral pools its last token, which was then a text's last word instead of </s>.
     """
     stated = read_object(path / "tokenizer_config.json")
-    if stated.get("add_eos_token") is not True or not str(stated.get("tokenizer_class")).startswith(ENDS):
+    if stated.get("add_eos_token") is not True or not str(stated.get("tokenizer_class")).startswith(EOS_CLASSES):
         return
     if tokenizer.backend_tokenizer.encode("a").ids[-1:] != [tokenizer.eos_token_id]:
         tokenizer.add_bos_token = bool(stated.get("add_bos_token", True))

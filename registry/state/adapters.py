@@ -84,7 +84,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
                 self._access.check_free(db, key.name, "an adapter's name")
             is_new = row_id is None or self._one(db, key).current.digest != new.digest
             if is_new:
-                know(db, new.digest, new.bytes)
+                insert_digest(db, new.digest, new.bytes)
                 probe = {"prompt": new.probe and new.probe.prompt, "expected": new.probe and new.probe.expected}
                 values = {"digest": new.digest, "bytes": new.bytes, "source": new.source, "rank": new.rank, **probe}
                 self._add_version(db, key, values | {"base_origin": new.base_origin})
@@ -182,7 +182,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
     def announce(self, digest: str, size: int) -> None:
         """Make a digest known before its files exist, so that they are garbage if its registration is interrupted."""
         with self._access.database.write() as db:
-            know(db, digest, size)
+            insert_digest(db, digest, size)
 
     def forget(self, digest: str) -> bool:
         """Mark an unused digest as removed, before its files are deleted. Returns False if a version uses it.
@@ -200,7 +200,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             return True
 
 
-def know(db: sa.Connection, digest: str, size: int) -> None:
+def insert_digest(db: sa.Connection, digest: str, size: int) -> None:
     """Insert a digest, or mark it as not removed."""
     insert = inserting(db, DIGESTS).values(digest=digest, bytes=size)
     db.execute(insert.on_conflict_do_update(index_elements=["digest"], set_={"removed": None}))

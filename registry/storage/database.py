@@ -226,14 +226,14 @@ def translate_errors() -> Iterator[None]:
             raise BadRequest(f"This address of a database cannot be used: {str(error.orig).strip()}.") from error
         if getattr(error.orig, "sqlstate", None) in postgres.NO_RIGHTS:
             raise Conflict(
-                "The server's user may not create or change tables in its database. It has to own the database, or "
-                "needs GRANT CREATE on it and GRANT ALL on its schema public.",
+                "The database user may not create or change tables. Make it the owner of the database, or GRANT it "
+                "CREATE on the database and ALL on its schema public.",
                 code="unfit_database",
             ) from error
         raise
 
 
-def refusal(error: Unavailable) -> str:
+def driver_message(error: Unavailable) -> str:
     """Return the driver's words if PostgreSQL refused a connection or could not be reached, else ''.
 
     They may name hosts, users and databases, and are only for the server's operator.

@@ -67,7 +67,7 @@ def check(connection: Any, _record: object = None) -> None:
     if not mark:
         raise Conflict(
             "The database is behind a pool that drops the options of connections, such as PgBouncer, and servers would "
-            "mix up their tables. Name PostgreSQL itself; each server keeps few connections.",
+            "mix up their tables. Give PostgreSQL's own address; each server keeps few connections.",
             code="unfit_database",
         )
 

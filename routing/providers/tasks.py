@@ -259,7 +259,7 @@ def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> "Calla
         raise _unsupported("vad_filter", model.name)
     if request.word_timestamps and not model.segments:
         raise _unsupported("timestamp_granularities[]", model.name)
-    if request.cues and not model.segments:
+    if request.segment_timestamps and not model.segments:
         raise BadRequest(
             f"Subtitles need the times of segments, and '{model.name}' runs at a provider that gives none: send "
             "'response_format' 'json' or 'text'.",
@@ -294,7 +294,7 @@ def _read_transcript(data: bytes, request: TranscribeRequest) -> TaskAnswer:
         transcript = msgspec.json.decode(data, type=_Transcript, strict=False)
     except NOT_JSON:
         raise BadAnswer("answered with an invalid transcript") from None
-    if request.cues and transcript.text.strip() and not transcript.segments:
+    if request.segment_timestamps and transcript.text.strip() and not transcript.segments:
         raise BadAnswer("answered without the times of segments, which subtitles need")
     usage_reported = transcript.usage or _AudioUsage()
     ends = [segment.end for segment in transcript.segments or ()]

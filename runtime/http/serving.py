@@ -292,7 +292,7 @@ async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest)
 
 
 def _rendered(parsed: ParsedRequest, target: Target, events: AsyncIterator[Event]) -> Parts:
-    """The answer in its dialect. What cannot be translated from a provider is the provider's fault, not an engine's."""
+    """Return the answer in its dialect. If a provider's answer cannot be translated, the error names the provider."""
     parts = parsed.render(target, events)
     return _blamed(target.provider, parts) if target.provider else parts
 

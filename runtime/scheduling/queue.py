@@ -271,7 +271,7 @@ class ModelQueue:
             leased = True
             return SlotLease(ticket, link, self.release, self._progress)
         except TimeoutError:
-            why = "it is not loaded yet" if self._queue_of(ticket)._link is None else "it is busy with others"
+            why = "it is not loaded yet" if self._queue_of(ticket)._link is None else "it is busy with other requests"
             raise Unavailable(
                 f"Model '{self.recipe.id}' could not start this request within {limit:.0f} s: {why}.",
                 code="queue_timeout",

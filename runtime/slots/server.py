@@ -136,8 +136,8 @@ class SlotServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.pop(frame.uid, None)
-            # Perhaps before it began. The gateway waits for this before it gives the place on. If the slot ends, its
-            # calls were cut off instead, which the gateway learns from the end of the connection.
+            # Perhaps before it began. The gateway reuses the place only after CallDone. A slot that stops sends none:
+            # the gateway learns from the end of the connection that its calls were cut off.
             if task.cancelled() and not self._stop.is_set():
                 out.put(frames.CallDone(frame.uid))
 

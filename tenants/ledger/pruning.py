@@ -61,10 +61,10 @@ def prune_sums(database: Database, before: float) -> int:
     """Delete the sums of the hours before a moment, after their requests. Returns how many. Raises Unavailable."""
     key = sa.tuple_(*HOURS.primary_key.columns)
     old = sa.select(*HOURS.primary_key.columns).where(HOURS.c.hour < int(before) // HOUR * HOUR).limit(BATCH)
-    return delete_in_turn(database, sa.delete(HOURS).where(key.in_(old)))
+    return delete_in_portions(database, sa.delete(HOURS).where(key.in_(old)))
 
 
-def delete_in_turn(database: Database, delete: sa.Delete) -> int:
+def delete_in_portions(database: Database, delete: sa.Delete) -> int:
     """Run a bounded deletion until nothing is left. Returns how many rows were deleted. Raises Unavailable."""
     deleted = 0
     while True:

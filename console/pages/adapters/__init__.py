@@ -13,20 +13,22 @@ async def context(visit: Visit) -> Context:
     bases = [model.id for model in visit.host.models() if model.task == "chat"]
     query, adapters = visit.request.query_params, await visit.host.adapters()
     words, after = query.get("words", "")[:200], query.get("after")
-    found = [one for one in adapters if _has(one, words.lower().split())]
-    if after is not None:
-        found = next((found[n:] for n, one in enumerate(found, 1) if after == f"{one.base}:{one.name}"), [])
+    matching = [adapter for adapter in adapters if _matches(adapter, words.lower().split())]
+    if after is not None:  # the last row that the page has, unless it was removed meanwhile
+        names = [f"{adapter.base}:{adapter.name}" for adapter in matching]
+        matching = matching[names.index(after) + 1 :] if after in names else []
     return {
         "adapters": adapters,
-        "rows": found[:MAX_ROWS],
-        "are_more": len(found) > MAX_ROWS,
+        "rows": matching[:MAX_ROWS],
+        "has_more": len(matching) > MAX_ROWS,
+        "is_first": after is None,
         "words": words,
         "bases": bases,
         "most_versions": MOST_VERSIONS,
     }
 
 
-def _has(adapter: ConsoleAdapter, words: list[str]) -> bool:
+def _matches(adapter: ConsoleAdapter, words: list[str]) -> bool:
     """Return whether an adapter's names and digest contain all words."""
     text = " ".join((adapter.name, adapter.base, adapter.version, adapter.digest, *adapter.aliases)).lower()
     return all(word in text for word in words)

@@ -23,7 +23,7 @@ async def context(visit: Visit) -> Context:
         "id": None,
         "rows": older[:MAX_ROWS],
         "is_older": "after" in query,
-        "are_more": len(older) > MAX_ROWS,
+        "has_more": len(older) > MAX_ROWS,
         "texts": console.texts,
         "words": words,
         "all_teams": visit.team is None,

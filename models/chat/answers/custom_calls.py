@@ -1,4 +1,4 @@
-"""Turn calls of functions that stand for custom tools into calls of these, in answers of Chat Completions.
+"""Turn function calls back into calls of custom tools, in Chat Completions.
 
 | vLLM's answer                              | the client gets                                             |
 |--------------------------------------------|-------------------------------------------------------------|

@@ -1,8 +1,8 @@
 """Turn Anthropic's plain-text documents, search results and references to tools into text blocks.
 
-vLLM supports neither: it refuses them in a message, and silently leaves them out of a tool's result, as it does with
-blocks of unknown types and with images without a source. PDFs, blocks with citations switched on, unknown ones in a
-tool's result, and such images are refused here.
+vLLM supports neither documents nor search results: it refuses them in a message, and silently leaves them out of a
+tool's result, as it does with blocks of unknown types and with images without a source. PDFs, blocks with citations
+switched on, unknown ones in a tool's result, and such images are refused here.
 
 Claude Code's tool search returns references to tools. vLLM makes a second result of them for the same call, which few
 chat templates read: some refuse it, others write an empty result and a bare name.
@@ -46,27 +46,27 @@ def write_out(request: ChatRequest) -> None:
         request.replace("messages", msgspec.json.encode(written))
 
 
-def name_tools(request: ChatRequest) -> None:
-    """Replace references to tools in the results of tools by texts. For chat templates that read no references."""
+def write_out_references(request: ChatRequest) -> None:
+    """Replace references to tools in tools' results by texts, for chat templates that do not read references."""
     if request.path not in (MESSAGES, COUNT_TOKENS):
         return
     if _REFERENCE.search(memoryview(request.fields.get("messages", _NONE))) is None:
         return  # the usual case
     messages = request.value("messages")
     if isinstance(messages, list):
-        named = [_with_content(message, "", _with_named_tools) for message in messages]
-        request.replace("messages", msgspec.json.encode(named))
+        written = [_with_content(message, "", _write_out_result) for message in messages]
+        request.replace("messages", msgspec.json.encode(written))
 
 
-def _with_named_tools(block: Any, at: str) -> Any:
+def _write_out_result(block: Any, at: str) -> Any:
     match block:
         case {"type": "tool_result"}:
-            return _with_content(block, at, _named)
+            return _with_content(block, at, _write_out_reference)
         case _:
             return block
 
 
-def _named(block: Any, at: str) -> Any:
+def _write_out_reference(block: Any, at: str) -> Any:
     match block:
         case {"type": "tool_reference", "tool_name": str(name)}:
             return {"type": "text", "text": f"The tool {name} is available now."}

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 from registry.errors import Conflict
 from registry.state.access import TableAccess, Use
-from registry.state.adapters import know
+from registry.state.adapters import insert_digest
 from registry.state.shared.opening import SharedTables
 from registry.state.shared.recipes import SharedRecipe, insert_recipe, read_recipes
 from registry.state.tables import ADAPTERS, MODEL_ALIASES, ROUTERS, VersionTables
@@ -171,7 +171,7 @@ def _insert(db: sa.Connection, tables: VersionTables, name: _Name) -> None:
     owner = db.execute(sa.insert(tables.heads).values(**head).returning(tables.heads.c.id)).scalar_one()
     for row in name.versions:
         if tables is ADAPTERS:
-            know(db, row["digest"], row["bytes"])
+            insert_digest(db, row["digest"], row["bytes"])
         db.execute(sa.insert(tables.versions).values(**{**row, "owner": owner}))
     for number in name.stack:
         db.execute(sa.insert(tables.currents).values(owner=owner, number=number))

@@ -109,7 +109,8 @@ def _copy(data_dir: Path, target: Path, url: str | None, *, pepper: bool, files:
     names = [MANIFEST, *sorted(str(file.relative_to(target)) for file in target.rglob("*") if file.is_file())]
     manifest = {"roundhouse": version("roundhouse"), "made": int(time.time()), "files": len(names)}
     (target / MANIFEST).write_text(json.dumps(manifest) + "\n")
-    (target / SUMS).write_text("".join(f"{_sum(target / name)}  {name}\n" for name in names), errors="surrogateescape")
+    sums = "".join(f"{_sha256(target / name)}  {name}\n" for name in names)
+    (target / SUMS).write_text(sums, errors="surrogateescape")
 
 
 def _part(folder: Path) -> tuple[Path, int]:
@@ -162,37 +163,38 @@ def restore(source: Path, data_dir: Path) -> None:
 
 
 def _read_sums(source: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a backup; nothing for one of an earlier version. Raises RefusedError.
+    """Return the SHA-256 of each file of a backup; empty for a backup of an earlier version. Raises RefusedError.
 
     The manifest is one of the files. A change of any byte of it, or of the sums, is an error as well.
     """
-    manifest, sums = (source / MANIFEST).read_bytes(), source / SUMS
-    if not sums.is_file() and b'"files"' not in manifest:
-        return {}
+    sums = source / SUMS
     try:
+        manifest = (source / MANIFEST).read_bytes()
+        if not sums.is_file() and b'"files"' not in manifest:
+            return {}
         lines = sums.read_text(errors="surrogateescape").split("\n")
-        result = {name: sum_ for sum_, name in (line.split("  ", 1) for line in lines if line)}
+        result = {name: digest for digest, name in (line.split("  ", 1) for line in lines if line)}
         _check_sums({MANIFEST: result.get(MANIFEST, "")}, source, source)
         is_whole = len(result) == json.loads(manifest)["files"]
     except (OSError, ValueError):
         is_whole = False
     if not is_whole:
-        raise RefusedError(f"{sums} is missing or damaged. Restore another backup.")
-    return {name: sum_ for name, sum_ in result.items() if name != MANIFEST}
+        raise RefusedError(f"{source / MANIFEST} or {sums} is missing, damaged or unreadable. Restore another backup.")
+    return {name: digest for name, digest in result.items() if name != MANIFEST}
 
 
 def _check_sums(sums: Mapping[str, str], folder: Path, source: Path) -> None:
     """Raise RefusedError for files of a folder that differ from those that were backed up to `source`."""
-    changed = [name for name, sum_ in sums.items() if not (folder / name).is_file() or _sum(folder / name) != sum_]
+    paths = {name: folder / name for name in sums}
+    changed = [name for name, path in paths.items() if not path.is_file() or _sha256(path) != sums[name]]
     if changed:
         raise RefusedError(
-            f"{len(changed)} files of the backup {source} are missing or have changed since it was made. Restore "
-            "another one.",
+            f"The backup {source} has missing or changed files ({len(changed)}). Restore another one.",
             faults=changed[:10],
         )
 
 
-def _sum(file: Path) -> str:
+def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -157,10 +157,10 @@ def _map_errors() -> Iterator[None]:
     try:
         yield
     except RoundhouseError as error:
-        from registry.storage.database import refusal
+        from registry.storage.database import driver_message
 
         kind: type[Failure] = RefusedError if error.status < 500 else ServerError
-        why = refusal(error) if isinstance(error, Unavailable) else ""
+        why = driver_message(error) if isinstance(error, Unavailable) else ""
         raise kind(f"{error.message} {why}".rstrip(), code=error.code) from None
     except PermissionError as error:
         raise RefusedError(f"You may not read {error.filename}. Run this command as the server's user.") from None

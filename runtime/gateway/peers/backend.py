@@ -3,8 +3,8 @@
  1. The name is known here,                     another backend's target
     and its weights and adapter are here
  2. The name is known on a node                 that node's weights, by revision and digest
- 3. No node knows it, but one that left did,    503 until it is back
-    or a front knows no node at all
+ 3. No node knows it, but one that left within  503 (no_node)
+    LEFT_SECONDS did, or a front has no nodes
  4. No node knows it                            this server's error or, on a front, one that lists what exists
 
 A request is sent at most MAX_NODES times, to the next node or again to the only one, and only as long as the client
@@ -91,7 +91,7 @@ class PeerBackend:
         try:
             name, resolved = self._peers.names.resolve(model_ref, caller)
         except NotFound:
-            if (self._own is None and not self._peers.nodes()) or self._peers.has_left(model_ref, caller):
+            if (self._own is None and not self._peers.nodes()) or self._peers.was_on_left_node(model_ref, caller):
                 raise _no_node(str(model_ref.name)) from None
             if self._own is None:
                 raise

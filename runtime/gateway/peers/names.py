@@ -87,7 +87,7 @@ class PeerNames:
         self._left: dict[str, tuple[_NodeEntry, float]] = {}
         """Nodes that left, and until when they are remembered."""
         self._left_names: tuple[Catalog, Names] | None = None
-        """Their names, and the catalog with whose adapters and aliases they were made."""
+        """The catalog, and the names of those nodes with its adapters and aliases."""
         self._state = state
         self.models: Mapping[str, PeerModel] = {}
         self.names = Names((), state)
@@ -112,8 +112,8 @@ class PeerNames:
             self._left_names = None
             self._merge()
 
-    def has_left(self, model_ref: ModelRef, caller: Caller) -> bool:
-        """Whether a name that no node has belongs to a node that left a short time ago."""
+    def was_on_left_node(self, model_ref: ModelRef, caller: Caller) -> bool:
+        """Return whether a node that left within LEFT_SECONDS had this name."""
         if any(until <= monotonic() for _, until in self._left.values()):
             self._left = {node: one for node, one in self._left.items() if one[1] > monotonic()}
             self._left_names = None

@@ -295,8 +295,8 @@ class RouterStore:
     async def _tidy(self, *before: RouterRecord) -> None:
         """Remove files that no version uses. Called with the lock, as an addition is not in the state yet.
 
-        before: routers of which versions were removed, as they were. Servers of a fleet remove each other's, unless
-        the fleet has never had a router, as in an empty database.
+        before: the routers as they were before versions were removed. Servers of a fleet also delete what other servers
+        removed, unless the fleet has never had a router, as in an empty database.
         """
         stored, removed = (
             {version.digest for record in records for version in record.versions}

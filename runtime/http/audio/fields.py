@@ -139,7 +139,7 @@ class TranscriptionOptions:
             hotwords=self.hotwords,
             temperature=[self.temperature] if self.temperature else TEMPERATURES,
             word_timestamps="word" in self.granularities,
-            cues=self.format in ("srt", "vtt"),
+            segment_timestamps=self.format in ("srt", "vtt"),
             vad=self.vad,
             max_seconds=max_seconds,
         )

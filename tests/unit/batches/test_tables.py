@@ -417,7 +417,7 @@ def test_of_simultaneous_calls_with_one_key_one_creates(tables: BatchTables) -> 
 def test_old_batches_are_deleted_once_their_answers_and_callbacks_are(
     database: Database, tables: BatchTables, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batches.table.PRUNED_AT_ONCE", 1)
+    monkeypatch.setattr("batches.table.PORTION", 1)
     start("m", batch=replace(BATCH, id="running", created=200.0))
     for number in range(4):
         tables.batches.create(replace(BATCH, id=f"old-{number}", created=number))

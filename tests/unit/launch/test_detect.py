@@ -201,14 +201,12 @@ def test_a_chat_model_is_one_model(small: dict[str, object], large: dict[str, in
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_a_package_that_a_model_that_sees_lacks_here_is_named(
-    is_installed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_image_package_is_named(is_installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Qwen3.5's load failed after a download of gigabytes."""
     monkeypatch.setattr("launch.files.detect.find_spec", lambda name: name if is_installed else None)
     config = {"architectures": ["Qwen3_5ForConditionalGeneration"], "vision_config": {}}
     notes = detect(listing_of({"config.json": config}, WEIGHTS)).notes
-    assert any("need the package torchvision" in note for note in notes) != is_installed
+    assert any("the package torchvision" in note for note in notes) != is_installed
 
 
 def test_a_chat_model_that_ranks_is_described_to_be_no_reranker_here() -> None:

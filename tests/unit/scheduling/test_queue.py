@@ -108,7 +108,7 @@ async def test_a_new_engine_gets_the_adapters_of_waiting_requests(world: World, 
 async def test_the_wait_is_bounded(world: World) -> None:
     for _ in range(world.queue.recipe.batching.max_requests):
         await world.queue.acquire(None)
-    for message in ("busy with others", "not loaded yet"):
+    for message in ("busy with other requests", "not loaded yet"):
         with pytest.raises(Unavailable, match=message) as error:
             await world.queue.acquire(None, max_wait=0.02)
         assert error.value.retry_after is not None

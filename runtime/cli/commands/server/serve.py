@@ -217,7 +217,7 @@ def _check_access(settings: "Settings") -> None:
 def _check_keys(settings: "Settings") -> None:
     """Raise RefusedError if the server had keys, and would now accept everybody because their database is lost."""
     place = settings.keys
-    if (lost := place.lost_keys()) is None:
+    if (lost := place.lost_keys_error()) is None:
         return
     if place.has_tables():
         from runtime.cli.local.keys import open_keys_at
@@ -229,7 +229,7 @@ def _check_keys(settings: "Settings") -> None:
 
 
 def _check_versions(settings: "Settings") -> None:
-    """Raise UsageError for a database of a newer version, on which each start would fail, RefusedError for one away."""
+    """Raise UsageError for a database that is newer or cannot be used, RefusedError for one that cannot be reached."""
     from contextlib import closing
 
     from registry.base.importing import fast_imports
@@ -238,7 +238,7 @@ def _check_versions(settings: "Settings") -> None:
     with fast_imports():
         from registry.state import database as state
         from registry.state import tables as state_tables
-        from registry.storage.database import SQLITE, Database, file_url, refusal, url_of
+        from registry.storage.database import SQLITE, Database, driver_message, file_url, url_of
         from registry.storage.files import server_id
         from registry.storage.migration import refuse_newer
         from tenants import key_settings
@@ -264,7 +264,7 @@ def _check_versions(settings: "Settings") -> None:
         except Unavailable as error:
             if url.drivername != SQLITE:  # what is wrong with a file is said when it is opened
                 message = f"The server cannot start without its database, {url.render_as_string()}. {error.message}"
-                raise RefusedError(" ".join(filter(None, (message, refusal(error))))) from None
+                raise RefusedError(" ".join(filter(None, (message, driver_message(error))))) from None
 
 
 def _check_oidc(settings: "Settings") -> None:

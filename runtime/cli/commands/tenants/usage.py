@@ -207,7 +207,7 @@ def prune(
         int | None, _keep("--keep-batches", "Also delete batches that ended more than this many days ago.")
     ] = None,
     keep_keys: Annotated[
-        int | None, _keep("--keep-keys", "Also delete keys that were revoked or expired this many days ago.")
+        int | None, _keep("--keep-keys", "Also delete keys that were revoked or expired more than this many days ago.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Prune even if the newest request is over a month old.")
@@ -216,10 +216,11 @@ def prune(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete older single requests. Their hourly sums stay, so reports, bills and budgets do not change.
+    """Delete old requests and, with further options, old hourly sums, batches and keys.
 
-    The server may be running. Simulated limits, reports of routers and feedback then use only the remaining requests,
-    because they need single ones. Sums, batches and keys are deleted only with their options.
+    Without --keep-sums all hourly sums stay, so reports, bills and budgets do not change. Afterwards, simulated limits,
+    reports of routers and feedback use only the remaining requests, because they need single ones. The server may be
+    running.
 
     Examples: roundhouse usage prune --keep 90;
     roundhouse usage prune --keep 90 --keep-sums 800 --keep-batches 90 --keep-keys 365

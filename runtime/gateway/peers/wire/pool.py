@@ -71,7 +71,7 @@ class WirePool:
                 )
                 return connection
             except BaseException as error:
-                connection.close()  # before its socket, whose number the next socket gets
+                connection.close()  # before its socket, whose file descriptor the next one may get
                 made.close()
                 if not isinstance(error, OSError):
                     raise

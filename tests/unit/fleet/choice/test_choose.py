@@ -60,7 +60,7 @@ def test_a_model_without_replicas_has_the_same_home_for_all_fronts() -> None:
     assert len({explain(FleetTarget(f"m{n}"), None, table, 0.0).tries[0] for n in range(200)}) > 10
 
 
-def test_a_slow_node_gets_what_it_would_end_sooner_than_the_others() -> None:
+def test_a_slow_node_gets_only_requests_that_it_ends_sooner() -> None:
     """A node ten times slower than two others got a third of the requests, and now gets a few to be measured again."""
     fast, slow = {"token_seconds": 0.02}, {"token_seconds": 0.2, "request_seconds": 32.0}
     table = table_of([report("a", [replica(**fast)]), report("b", [replica(**fast)]), report("c", [replica(**slow)])])

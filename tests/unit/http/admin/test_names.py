@@ -313,7 +313,7 @@ def test_the_label_is_the_name_if_a_later_version_has_the_same_content(tmp_path:
         assert [names.label_of("small", digest(number)) for number in (1, 2, 3)] == ["tone", "tone@v2", "00000000"]
 
 
-def test_a_limited_key_that_a_name_is_clear_for_gets_its_newest_version(tmp_path: Path) -> None:
+def test_a_key_limited_to_one_base_gets_the_newest_version_there(tmp_path: Path) -> None:
     """Two bases have an adapter of this name, of which the key may use one."""
     mine = AdapterKey("small", "tone")
     with State(tmp_path / "state") as state:

@@ -349,8 +349,10 @@ async def test_a_validation_ended_by_a_crash_is_repeated(served: BatchServer, mo
     assert sum(group.count for group in lines) == 2500
 
 
-async def test_a_line_has_the_offset_of_its_body(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The input may have to be copied from a database, for which no stream must wait."""
+async def test_a_batchs_input_is_opened_outside_the_event_loop(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copying the input from a database must not block streams."""
     opened, local_path = list[bool](), FolderBytes.local_path
 
     @contextmanager
@@ -360,6 +362,12 @@ async def test_a_line_has_the_offset_of_its_body(served: BatchServer, monkeypatc
             yield path
 
     monkeypatch.setattr(FolderBytes, "local_path", note)
+    made = await served.create(jsonl("a"))
+    await served.reach(made.id, BatchState.IN_PROGRESS)
+    assert opened == [False]
+
+
+async def test_a_line_has_the_offset_of_its_body(served: BatchServer) -> None:
     made = await served.create(b"\xef\xbb\xbf" + jsonl("a") + b"\r\n" + jsonl("b", body={**BODY, "n": 1}))
     await served.reach(made.id, BatchState.IN_PROGRESS)
     epoch, _ = await served.batches.store.write(lambda tables: tables.runners.open(alone=True))
@@ -367,7 +375,6 @@ async def test_a_line_has_the_offset_of_its_body(served: BatchServer, monkeypatc
     content = served.batches.files.content()
     bodies = [json.loads(content.read(made.input_file_id, line.offset, line.length)) for line in lines]
     assert bodies == [BODY, {**BODY, "n": 1}]
-    assert opened == [False]
 
 
 async def test_unfinished_batches_of_a_team_are_bounded(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:

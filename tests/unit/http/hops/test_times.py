@@ -61,7 +61,7 @@ def test_means_follow_each_request_without_its_time_in_the_queue() -> None:
     )
 
 
-def test_the_time_of_a_token_is_known_after_some_requests_of_which_a_slow_one_counts_little() -> None:
+def test_token_seconds_need_eight_requests_and_resist_a_slow_one() -> None:
     usual = [record(1.0, 3.0)] * (FEWEST - 1)
     assert timed(*usual).token == 0.0
     assert timed(*usual, usual[0]).token == pytest.approx(0.4)

@@ -14,7 +14,7 @@ from registry.errors import Unavailable
 from registry.names import DEFAULT_TEAM
 from registry.records import RouterKey
 from registry.state.database import State
-from registry.storage.database import Database, file_url, refusal, translate_errors
+from registry.storage.database import Database, driver_message, file_url, translate_errors
 from registry.storage.files import is_full, sync_all, unusable
 from tenants.keys import secret
 from tenants.keys.accounts import AccountTable
@@ -50,7 +50,7 @@ def test_a_share_without_locks_or_mapped_files_is_named(tmp_path: Path, monkeypa
     with closing(Database(file_url(tmp_path / "x.db"), read_only=True)) as database:
         with pytest.raises(Unavailable) as reported, database.read():
             pass
-        assert refusal(reported.value) == "", "SQLite's words say nothing more"
+        assert driver_message(reported.value) == "", "SQLite's words say nothing more"
 
     def refused(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -261,7 +261,7 @@ def test_references_to_tools_in_results_become_texts(path: str) -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": [TEXT, reference]}
     body = {"model": "m", "messages": [{"role": "user", "content": [result, TEXT]}, added, 5]}
     request = ChatRequest(path, json.dumps(body).encode())
-    documents.name_tools(request)
+    documents.write_out_references(request)
     named = {"type": "text", "text": "The tool WebFetch is available now."}
     named_result = {**result, "content": [TEXT, named]}
     assert json.loads(request.body)["messages"] == [{"role": "user", "content": [named_result, TEXT]}, added, 5]
@@ -271,7 +271,7 @@ def test_references_in_other_requests_stay() -> None:
     for path, content in ((CHAT, [{"type": "tool_reference", "name": "a"}]), (MESSAGES, "a")):
         body = {"model": "m", "messages": [{"role": "tool", "content": content}]}
         request = ChatRequest(path, json.dumps(body).encode())
-        documents.name_tools(request)
+        documents.write_out_references(request)
         assert json.loads(request.body) == body
 
 
