@@ -1,6 +1,7 @@
 """Registration from end to end, with real checking processes, store and state."""
 
 import asyncio
+import sqlite3
 import tarfile
 import threading
 import time
@@ -200,6 +201,14 @@ async def test_a_deletion_during_a_lease_is_refused_unless_forced(rig: Rig, fold
     assert await rig.service.remove(AdapterKey("small", "tune")) == (second.version.digest,)
     with pytest.raises(NotFound):
         rig.version("tune")
+
+
+async def test_a_digest_that_an_earlier_version_registered_again_is_freed(rig: Rig, folder: Path) -> None:
+    """Servers of such a version leave the mark of its removal."""
+    digest = (await rig.add("tune", folder, 0)).version.digest
+    with sqlite3.connect(rig.data / "state.db") as state:
+        assert state.execute("UPDATE digests SET removed = 1.0").rowcount == 1
+    assert await rig.service.remove(AdapterKey("small", "tune")) == (digest,)
 
 
 async def test_unused_files_are_removed_unless_they_are_leased(rig: Rig, folder: Path) -> None:
