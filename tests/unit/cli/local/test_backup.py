@@ -413,7 +413,7 @@ def test_a_backup_with_a_changed_byte_or_without_a_file_is_refused(tmp_path: Pat
             restore(copy, tmp_path / "again")
         (tmp_path / "away").rename(file)
     sums.write_text("".join(sums.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(RefusedError, match="missing or damaged"):
+    with pytest.raises(RefusedError, match="missing, damaged or unreadable"):
         restore(copy, tmp_path / "again")
 
 
