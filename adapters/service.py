@@ -247,7 +247,7 @@ class AdapterService:
         removed = []
         async with self._store_lock:
             for digest in await asyncio.to_thread(self._garbage):
-                if not self._leased(digest) and await asyncio.to_thread(self._state.adapters.forget, digest):
+                if not self._leased(digest) and await asyncio.to_thread(self._state.adapters.mark_removed, digest):
                     try:
                         await asyncio.to_thread(self.store.remove, digest)
                         await asyncio.to_thread(self.notes.remove, digest)

@@ -184,7 +184,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
         with self._access.database.write() as db:
             insert_digest(db, digest, size)
 
-    def forget(self, digest: str) -> bool:
+    def mark_removed(self, digest: str) -> bool:
         """Mark an unused digest as removed, before its files are deleted. Returns False if a version uses it.
 
         Other servers with a copy delete theirs, if they look within `REMEMBERED_SECONDS`. The caller holds its store's

@@ -8,6 +8,11 @@ MAX_ROWS = 100
 MOST_VERSIONS = 20
 """Most versions of an adapter in the table, the newest ones."""
 
+NONE_YET = "There is no adapter yet. Drop one above, or use the command line: roundhouse adapters add NAME FOLDER"
+NO_MATCH = "No adapter contains these words."
+CHANGED = "The list has changed: reload the page."
+"""Texts in place of rows; the last one if the row before was removed."""
+
 
 async def context(visit: Visit) -> Context:
     bases = [model.id for model in visit.host.models() if model.task == "chat"]
@@ -21,7 +26,7 @@ async def context(visit: Visit) -> Context:
         "adapters": adapters,
         "rows": matching[:MAX_ROWS],
         "has_more": len(matching) > MAX_ROWS,
-        "is_first": after is None,
+        "empty": CHANGED if after is not None else NO_MATCH if words else NONE_YET,
         "words": words,
         "bases": bases,
         "most_versions": MOST_VERSIONS,

@@ -210,6 +210,6 @@ def test_files_of_an_adapter_that_another_server_removed_are_garbage(fleet: Shar
     one, other = fleet.server().state, fleet.server().state
     one.adapters.register(KEY, new(1))
     one.adapters.delete(KEY)
-    assert one.adapters.forget(digest(1))
+    assert one.adapters.mark_removed(digest(1))
     assert (other.adapters.garbage(), other.adapters.garbage([digest(1)])) == ((), (digest(1),))
     assert not other.adapters.unknown([digest(1)])

@@ -208,10 +208,10 @@ def test_garbage_is_content_that_no_version_uses(state: State) -> None:
     adapters.delete(KEY)
     assert adapters.garbage(on_disk=[digest(1), digest(9)]) == ()
     assert adapters.unknown([digest(1), digest(9)]) == {digest(9)}
-    assert not adapters.forget(digest(1))
+    assert not adapters.mark_removed(digest(1))
     adapters.delete(AdapterKey("other", "a"))
     assert adapters.garbage() == (digest(1),)
-    assert adapters.forget(digest(1))
+    assert adapters.mark_removed(digest(1))
     assert adapters.garbage() == ()
     assert adapters.garbage(on_disk=[digest(1)]) == (digest(1),), "as on a server that was away"
     adapters.announce(digest(1), 1)
@@ -224,10 +224,10 @@ def test_removed_content_is_known_for_90_days_and_longer_if_it_is_in_use(tmp_pat
         adapters = state.adapters
         for number in (1, 2, 3):
             adapters.announce(digest(number), 1)
-            assert adapters.forget(digest(number))
+            assert adapters.mark_removed(digest(number))
         adapters.register(KEY, new(2))
         now[0] += 91 * 86_400
-        assert adapters.forget(digest(3))
+        assert adapters.mark_removed(digest(3))
         assert adapters.unknown([digest(1), digest(2), digest(3)]) == {digest(1)}
         assert adapters.all()[0].current.digest == digest(2)
 

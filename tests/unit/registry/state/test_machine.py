@@ -156,7 +156,7 @@ class Versions(RuleBasedStateMachine):
     @rule()
     def collect(self) -> None:
         for found in self.state.adapters.garbage():
-            assert self.state.adapters.forget(found)
+            assert self.state.adapters.mark_removed(found)
             self.contents.discard(int(found.removeprefix("sha256:"), 16))
 
     @rule()
